@@ -1,0 +1,62 @@
+# Everything runs in .venv, which each target sets up by itself. Another interpreter: make test PYTHON=python3.12
+PYTHON ?= python3
+N ?= 20
+ARGS ?=
+
+MAKEFLAGS += --no-print-directory
+VENV := .venv
+BIN := $(VENV)/bin
+# One stamp per interpreter: naming another one makes the environment anew.
+READY := $(VENV)/ready-$(notdir $(PYTHON))
+SOURCES := src tests tools $(wildcard bench) $(wildcard examples)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format-check lint types fmt stable bench clean
+
+help:
+	@echo 'make demo          the whole story in a minute: two workers, one killed with kill -9, the recovery, the report'
+	@echo 'make test          run the tests; ARGS="-k name -x" goes to pytest'
+	@echo 'make check         what CI runs: format, lint, types, tests'
+	@echo 'make fmt           format the code and repair what the linter can'
+	@echo 'make stable N=20   run the crash tests N times and count failures'
+	@echo 'make bench         measure'
+	@echo 'make clean         remove what was made here'
+
+demo: $(READY)
+	@$(BIN)/everbeat demo $(ARGS)
+
+test: $(READY)
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: format-check lint types test
+
+format-check: $(READY)
+	@$(BIN)/ruff format --check --quiet $(SOURCES) || { echo 'some files are not formatted: run make fmt' >&2; exit 1; }
+
+lint: $(READY)
+	@$(BIN)/ruff check --quiet $(SOURCES)
+
+types: $(READY)
+	@$(BIN)/mypy --no-error-summary
+
+fmt: $(READY)
+	@$(BIN)/ruff check --fix --quiet $(SOURCES) || true
+	@$(BIN)/ruff format --quiet $(SOURCES)
+
+stable: $(READY)
+	@$(BIN)/python tools/stable.py $(N) $(ARGS)
+
+bench: $(READY)
+	@$(BIN)/python -m bench $(ARGS)
+
+clean:
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(READY): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo '$(PYTHON) was not found; Everbeat needs Python 3.11 or newer' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Everbeat needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0] + ". Try: make $(MAKECMDGOALS) PYTHON=python3.12")'
+	@echo 'setting up $(VENV) ...' >&2
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
+	@touch $@

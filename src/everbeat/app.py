@@ -1,0 +1,253 @@
+"""Everbeat: the application. Wires configuration, tasks and store together; decides nothing.
+
+Making an application, importing its module and decorating functions touch no file and no network: the store is opened
+at the first use. An application made before a fork works on both sides of it. Nothing here keeps a process alive.
+"""
+
+import inspect
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, overload
+
+from everbeat.broker import Broker
+from everbeat.config import AppConfig, PostgresConfig, RetryPolicy, SQLiteConfig, broker_from_url, checks, to_policy
+from everbeat.config.checks import Seconds
+from everbeat.config.recovery import ACTIONS
+from everbeat.errors import ConfigError
+from everbeat.handle import TaskHandle
+from everbeat.ids import module_name, name_problem, new_id
+from everbeat.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, CrashAction
+from everbeat.payload import decode_plain
+from everbeat.task import AsyncTask, SyncTask, Task, TaskSettings, priority_problem
+
+if TYPE_CHECKING:
+    from everbeat.store.interface import Store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LONGEST_TIMEOUT_SECONDS = 31 * 86_400
+
+
+class TaskDecorator(Protocol):
+    """What `@app.task(...)` with options returns."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
+
+
+class Everbeat:
+    def __init__(
+        self,
+        url_or_config: str | AppConfig | SQLiteConfig | PostgresConfig | None = None,
+        *,
+        imports: Iterable[str] = (),
+    ) -> None:
+        config = _as_config(url_or_config)
+        self.config = replace(config, imports=(*config.imports, *imports)) if imports else config
+        self.make_id: Callable[[], str] = new_id
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._store: Store | None = None
+        self._opening = threading.Lock()
+        _APPS.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Everbeat {self.config.broker.location}, {len(self._tasks)} tasks>"
+
+    # -- tasks ------------------------------------------------------------------------------------------------------
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def task(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        priority: int = DEFAULT_PRIORITY,
+        retry: RetryPolicy | None = None,
+        timeout: Seconds | None = None,
+        on_crash: CrashAction | None = None,
+        max_recovery_attempts: int | None = None,
+        isolated: bool = False,
+        sensitive: bool = False,
+    ) -> TaskDecorator: ...
+
+    def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Register a function as a task: `@app.task`, or `@app.task(name=..., retry=...)`."""
+        if function is not None:
+            return self._register(function, **options)
+        return lambda function: self._register(function, **options)
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]:
+        """Every registered task by its name."""
+        return MappingProxyType(self._tasks)
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Modules that define tasks; a worker imports them."""
+        return tuple(self.config.imports)
+
+    def handle(self, task_id: str) -> TaskHandle[Any]:
+        """The handle of a task sent earlier. TaskNotFound at its first use if there is none."""
+        problem = name_problem(task_id, "id")
+        if problem is not None:
+            raise ValueError(problem)
+        return TaskHandle(self, task_id, None, created=False)
+
+    def decoder_for(self, task_name: str) -> Callable[[bytes | None], Any]:
+        """How to read results of the task with this name; plain JSON if it is not registered here."""
+        task = self._tasks.get(task_name)
+        return task.payload.decode_result if task is not None else decode_plain
+
+    def _register(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        priority: int = DEFAULT_PRIORITY,
+        retry: RetryPolicy | None = None,
+        timeout: Seconds | None = None,
+        on_crash: CrashAction | None = None,
+        max_recovery_attempts: int | None = None,
+        isolated: bool = False,
+        sensitive: bool = False,
+    ) -> Task[..., Any]:
+        _require_function(function)
+        chosen = name if name is not None else f"{module_name(function.__module__)}.{function.__name__}"
+        checks.raise_for(
+            (
+                name_problem(chosen, "task name"),
+                self._taken(chosen),
+                name_problem(queue, "queue"),
+                priority_problem(priority),
+                _retry_problem(retry),
+                None if timeout is None else _timeout_problem(timeout),
+                None if on_crash is None else checks.one_of("on_crash", on_crash, ACTIONS),
+                checks.whole("max_recovery_attempts", max_recovery_attempts, 1, 1_000, optional=True),
+                checks.flag("isolated", isolated),
+                checks.flag("sensitive", sensitive),
+            ),
+            subject=f"task {chosen}",
+        )
+        settings = TaskSettings(
+            queue=queue,
+            priority=priority,
+            policy=to_policy(retry, on_crash=on_crash, max_recovery_attempts=max_recovery_attempts),
+            timeout=None if timeout is None else checks.to_seconds(timeout),
+            isolated=isolated,
+            sensitive=sensitive,
+        )
+        kind = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
+        task: Task[..., Any] = kind(self, function, chosen, settings)
+        self._tasks[chosen] = task
+        return task
+
+    def _taken(self, name: str) -> str | None:
+        other = self._tasks.get(name)
+        if other is None:
+            return None
+        code = other.function.__code__
+        return f"the name is taken by the function at {code.co_filename}:{code.co_firstlineno}; give another name="
+
+    # -- the store ----------------------------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> "Store":
+        """The store, opened at the first use in this process."""
+        return self._store or self.open()
+
+    def open(self) -> "Store":
+        from everbeat.store.open import open_store  # lazily: sending one module's tasks must not load every store
+
+        with self._opening:
+            if self._store is None:
+                self._store = open_store(self.config)
+            return self._store
+
+    def get_broker(self) -> Broker:
+        """Recovery by hand. Opens nothing yet; its methods are coroutines, with blocking twins on `.sync`."""
+        return Broker(self)
+
+    def close(self) -> None:
+        """Close the store. Optional; the next use opens it again."""
+        with self._opening:
+            store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def worker_facts(self) -> dict[str, Any]:
+        """What a supervisor needs to know, as plain JSON values: it never imports the application.
+
+        `AppConfig.from_facts` makes the configuration of it again. Holds the store's password, so: never logged.
+        """
+        tasks = [
+            {"name": task.name, "is_async": task.is_async, "timeout": task.timeout, "isolated": task.isolated}
+            for task in self._tasks.values()
+        ]
+        return self.config.to_facts() | {"tasks": tasks}
+
+
+_APPS: "weakref.WeakSet[Everbeat]" = weakref.WeakSet()
+
+
+def _replace_locks() -> None:
+    """In the child of a fork: a lock may be held by a thread of the parent, for ever. Stores see to themselves."""
+    for app in tuple(_APPS):
+        app._opening = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_replace_locks)
+
+
+def _as_config(given: object) -> AppConfig:
+    match given:
+        case None:
+            return AppConfig()
+        case AppConfig():
+            return given
+        case str():
+            return AppConfig(broker=broker_from_url(given))
+        case SQLiteConfig() | PostgresConfig():
+            return AppConfig(broker=given)
+    raise ConfigError(f"Everbeat() takes a URL or an AppConfig, not {type(given).__name__}")
+
+
+def _require_function(function: object) -> None:
+    if not inspect.isfunction(function):
+        raise TypeError(f"@app.task goes on a function, not on {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{function.__qualname__} is a generator; a task returns one value")
+
+
+def _retry_problem(retry: object) -> str | None:
+    if retry is None or isinstance(retry, RetryPolicy):
+        return None
+    return f"retry must be a RetryPolicy such as RetryPolicy(max_attempts=5), not {retry!r}"
+
+
+def _timeout_problem(timeout: object) -> str | None:
+    problem = checks.number("timeout", checks.in_seconds(timeout), 0, LONGEST_TIMEOUT_SECONDS, unit=" s")
+    if problem is None and checks.in_seconds(timeout) == 0:
+        return "timeout must be more than 0; leave it out for none"
+    return problem

@@ -1,0 +1,129 @@
+"""Recovery by hand: look for what is stale, decide about it now, beat for workers of your own.
+
+The blocking class is the only one with code; `Broker` has the same methods as coroutines, each run in a thread. Nothing
+is decided here: `everbeat.run.manual` asks the same pure functions as the reaper. It is imported when needed: a process
+that only sends has no use for it.
+"""
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from everbeat.config.checks import number
+from everbeat.ids import name_problem
+from everbeat.model.worker import StaleWorker, WorkerHeartbeatStatus
+
+if TYPE_CHECKING:
+    from everbeat.app import Everbeat
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LONGEST_THRESHOLD_MS = 366 * 86_400_000
+
+
+class SyncBroker:
+    """Each method is one pass over the store. Thresholds left out are those of the configuration."""
+
+    def __init__(self, app: "Everbeat") -> None:
+        self._app = app
+        self._recovery = app.config.recovery
+
+    def get_stale_tasks(self, stale_threshold_minutes: float | None = None) -> list[dict[str, Any]]:
+        """RUNNING tasks without a heartbeat for that long, with worker and last heartbeat. Changes nothing."""
+        from everbeat.run import manual
+
+        default = self._recovery.running_stale_threshold_ms / 60_000
+        threshold = _ms("stale_threshold_minutes", stale_threshold_minutes, default, unit_ms=60_000)
+        return manual.get_stale_tasks(self._app.store, self._recovery, stale_threshold_ms=threshold)
+
+    def mark_stale_tasks_as_failed(self, stale_threshold_ms: int | None = None) -> int:
+        """Fail stale RUNNING tasks, whatever the recovery action; how many."""
+        from everbeat.run import manual
+
+        threshold = _ms("stale_threshold_ms", stale_threshold_ms, self._recovery.running_stale_threshold_ms)
+        return manual.mark_stale_tasks_as_failed(self._app.store, self._recovery, stale_threshold_ms=threshold)
+
+    def requeue_stale_claimed(self, stale_threshold_ms: int | None = None) -> int:
+        """Return stale CLAIMED tasks to their queue; their code never ran. How many."""
+        from everbeat.run import manual
+
+        threshold = _ms("stale_threshold_ms", stale_threshold_ms, self._recovery.claimed_stale_threshold_ms)
+        return manual.requeue_stale_claimed(self._app.store, self._recovery, stale_threshold_ms=threshold)
+
+    def recover_stuck_workflows(self) -> int:
+        """Finish workflows that something tore; how many. 0 until workflows exist."""
+        from everbeat.run import manual
+
+        return manual.recover_stuck_workflows(self._app.store, self._recovery)
+
+    def send_heartbeat(self, worker_id: str, task_id: str | None = None) -> None:
+        """Beat for a worker of your own, and for a task it holds. Registers an unknown worker."""
+        from everbeat.run import manual
+
+        problem = name_problem(worker_id, "worker")
+        if problem is not None:
+            raise ValueError(problem)
+        manual.send_heartbeat(self._app.store, self._recovery, worker_id, task_id)
+
+    def is_worker_alive(self, worker_id: str) -> bool:
+        """False also for a worker that nobody knows."""
+        from everbeat.run import manual
+
+        return manual.is_worker_alive(self._app.store, self._recovery, worker_id)
+
+    def detect_stale_workers(self) -> list[StaleWorker]:
+        """Workers that are silent for longer than the thresholds allow, with the tasks they hold. Changes nothing."""
+        from everbeat.run import manual
+
+        return manual.detect_stale_workers(self._app.store, self._recovery)
+
+    def mark_worker_dead(self, worker_id: str) -> bool:
+        """Declare a worker dead; its tasks are recovered by the usual rules. False if it was not alive."""
+        from everbeat.run import manual
+
+        return manual.mark_worker_dead(self._app.store, self._recovery, worker_id)
+
+    def get_worker_status(self) -> list[WorkerHeartbeatStatus]:
+        from everbeat.run import manual
+
+        return manual.get_worker_status(self._app.store, self._recovery)
+
+
+def _awaited(
+    method: Callable[Concatenate[SyncBroker, P], T],
+) -> Callable[Concatenate["Broker", P], Coroutine[Any, Any, T]]:
+    """The coroutine twin of a blocking method, with the same signature."""
+
+    @functools.wraps(method)
+    async def twin(self: "Broker", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.to_thread(method, self.sync, *args, **kwargs)
+
+    return twin
+
+
+class Broker:
+    """The methods of `SyncBroker` as coroutines, usable from any event loop."""
+
+    def __init__(self, app: "Everbeat") -> None:
+        self.sync = SyncBroker(app)
+
+    get_stale_tasks = _awaited(SyncBroker.get_stale_tasks)
+    mark_stale_tasks_as_failed = _awaited(SyncBroker.mark_stale_tasks_as_failed)
+    requeue_stale_claimed = _awaited(SyncBroker.requeue_stale_claimed)
+    recover_stuck_workflows = _awaited(SyncBroker.recover_stuck_workflows)
+    send_heartbeat = _awaited(SyncBroker.send_heartbeat)
+    is_worker_alive = _awaited(SyncBroker.is_worker_alive)
+    detect_stale_workers = _awaited(SyncBroker.detect_stale_workers)
+    mark_worker_dead = _awaited(SyncBroker.mark_worker_dead)
+    get_worker_status = _awaited(SyncBroker.get_worker_status)
+
+
+def _ms(name: str, given: float | None, default: float, *, unit_ms: int = 1) -> int:
+    """A threshold in milliseconds: the one given, else the configured one."""
+    value = default if given is None else given
+    problem = number(name, value, 0, LONGEST_THRESHOLD_MS / unit_ms)
+    if problem is not None:
+        raise ValueError(problem)
+    return round(value * unit_ms)

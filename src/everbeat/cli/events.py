@@ -1,0 +1,65 @@
+"""`everbeat events`: what happened, as the store remembers it."""
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from everbeat.cli import given, out, which
+from everbeat.model.event import EventInfo
+from everbeat.report.text import event_line
+from everbeat.store.interface import Store
+
+PAGE = 1000
+LOOK_SECONDS = 0.25
+
+
+def events(
+    since: Annotated[
+        datetime | None,
+        typer.Option(parser=given.moment, metavar="TIME", help="Only later ones: 10m, 2h, or an ISO time."),
+    ] = None,
+    task: Annotated[str | None, typer.Option(metavar="ID", help="Only those of one task.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Wait for more until Ctrl-C; begins now unless --since says otherwise.")
+    ] = False,
+    db: which.Db = None,
+    app: which.App = None,
+    as_json: which.AsJson = False,
+) -> None:
+    """Print events, oldest first. With --follow, --json prints one object per line instead of an array."""
+    with which.existing_store(db, app) as store:
+        if follow:
+            with suppress(KeyboardInterrupt):
+                for event in _follow(store, since or datetime.now(UTC), task):
+                    out.data_line(event) if as_json else out.say(event_line(event))
+        elif as_json:
+            out.data(list(_stored(store, since, task)))
+        else:
+            for event in _stored(store, since, task):
+                out.say(event_line(event))
+
+
+def _stored(store: Store, since: datetime | None, task: str | None, after: int = 0) -> Iterator[EventInfo]:
+    """Everything that is there now, page by page."""
+    while page := store.events(after=after, since=since, task_id=task, limit=PAGE):
+        yield from page
+        after = page[-1].id
+
+
+def _follow(store: Store, since: datetime, task: str | None) -> Iterator[EventInfo]:
+    after = 0
+    seen = None
+    for _ in itertools.count():
+        version = store.data_version()
+        if version == seen:
+            time.sleep(LOOK_SECONDS)
+            continue
+        seen = version
+        for event in _stored(store, since, task, after):
+            after = event.id
+            yield event

@@ -1,0 +1,54 @@
+"""Words given on the command line, read and checked: moments, names, JSON. Bad ones are usage errors (exit 2)."""
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import typer
+
+from everbeat.ids import name_problem
+
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+AGE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])")
+
+
+def moment(text: str) -> datetime:
+    """`10m` (ago), or an ISO 8601 time; one without a zone is UTC."""
+    age = AGE.fullmatch(text.strip())
+    try:
+        if age:
+            return datetime.now(UTC) - timedelta(**{UNITS[age[2]]: float(age[1])})
+        said = datetime.fromisoformat(text.strip())
+    except (ValueError, OverflowError) as error:
+        raise typer.BadParameter(f"{text!r} is not a time; use 30s, 10m, 2h, 1d or 2024-01-15T10:30:00Z") from error
+    return said if said.utcoffset() is not None else said.replace(tzinfo=UTC)
+
+
+def names(text: str | None, what: str) -> tuple[str, ...] | None:
+    """`a,b` as names."""
+    if text is None:
+        return None
+    return tuple(name(part.strip(), what) for part in text.split(","))
+
+
+def name(text: str, what: str) -> str:
+    problem = name_problem(text, what)
+    if problem is not None:
+        raise typer.BadParameter(problem)
+    return text
+
+
+def arguments(text: str) -> list[Any] | dict[str, Any]:
+    """A JSON list is positional, an object is by name."""
+    try:
+        value = json.loads(text, parse_constant=_not_json)
+    except ValueError as error:
+        raise typer.BadParameter(f"--args is not JSON: {error}") from error
+    if not isinstance(value, list | dict):
+        raise typer.BadParameter(f"--args must be a JSON list or object, not {text}")
+    return value
+
+
+def _not_json(word: str) -> Any:
+    raise ValueError(f"{word} is not a JSON value")

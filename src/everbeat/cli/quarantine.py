@@ -1,0 +1,41 @@
+"""`everbeat quarantine`: tasks that were set aside because their own process died too often."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from everbeat.cli import out, which
+from everbeat.cli.task import full
+from everbeat.report.text import Column, ago
+from everbeat.store.interface import TaskFilter
+
+app = typer.Typer(help="Tasks that kept killing their process.", no_args_is_help=True, rich_markup_mode=None)
+
+COLUMNS = [Column("ID"), Column("NAME", wraps=True), Column("QUEUE", wraps=True), Column("CRASHES", right=True),
+           Column("WHEN"), Column("WHY", wraps=True)]  # fmt: skip
+
+
+@app.callback()
+def _quarantine() -> None: ...
+
+
+@app.command("list")
+def list_(
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 50,
+    db: which.Db = None,
+    app: which.App = None,
+    as_json: which.AsJson = False,
+) -> None:
+    """List tasks that FAILED because their own process died too often. `task retry ID` lets one run again."""
+    with which.existing_store(db, app) as store:
+        found = store.tasks(TaskFilter(quarantined=True, limit=limit))
+        if as_json:
+            out.data(full(store, found))
+            return
+        now = datetime.now(UTC)
+        out.rows(
+            COLUMNS,
+            [[t.id, t.name, t.queue, t.crash_count, ago(t.finished_at, now), t.error_message] for t in found],
+            empty="The quarantine is empty.",
+        )

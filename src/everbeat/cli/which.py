@@ -1,0 +1,49 @@
+"""Which store a command means: `--db`, else the store of `--app`, else EVERBEAT_DATABASE_URL, else ./everbeat.db."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Annotated
+
+import typer
+
+from everbeat.cli import application
+from everbeat.config import AppConfig, broker_from_url
+from everbeat.store.interface import Store
+from everbeat.store.open import open_store
+
+PATIENCE = 5.0
+"""How long a command waits for a busy store."""
+
+Db = Annotated[
+    str | None,
+    typer.Option("--db", metavar="URL", help="The store: sqlite:///relative.db or sqlite:////absolute.db."),
+]
+App = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        metavar="MODULE:APP",
+        envvar="EVERBEAT_APP",
+        help="Use the store of this application. It is imported in a process of its own.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
+
+
+def config_for(db: str | None, app: str | None) -> AppConfig:
+    if db is not None:
+        return AppConfig(broker=broker_from_url(db, where="--db"))
+    return AppConfig.from_facts(application.facts(app)) if app else AppConfig()
+
+
+@contextmanager
+def existing_store(db: str | None, app: str | None) -> Iterator[Store]:
+    """The store, if there is one. Never creates it: a mistyped path must not look like an empty queue."""
+    with existing(config_for(db, app)) as store:
+        yield store
+
+
+@contextmanager
+def existing(config: AppConfig) -> Iterator[Store]:
+    with closing(open_store(config, create=False, patience=PATIENCE)) as store:
+        yield store

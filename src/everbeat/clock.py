@@ -1,0 +1,20 @@
+"""Time, as everything else sees it. Injected, so that a whole cluster can run under virtual time."""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def wall_us(self) -> int:
+        """Microseconds UTC, for people, run times and retry times. May jump."""
+
+    def mono_us(self) -> int:
+        """Microseconds since boot, the same for every process of this kernel; stands still in suspend."""
+
+
+class SystemClock:
+    def wall_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def mono_us(self) -> int:
+        return time.monotonic_ns() // 1000

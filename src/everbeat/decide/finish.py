@@ -1,0 +1,40 @@
+"""Decide what becomes of a task whose code has ended: completed, another run, or failed.
+
+Pure. A run that was interrupted because its worker stops has not ended by itself: `recover.py` decides about it.
+"""
+
+from everbeat.decide.backoff import backoff_us
+from everbeat.model.recovery import Verdict
+from everbeat.model.state import Change
+from everbeat.model.task import Claim, Outcome, TaskError, TaskPolicy
+
+HOPELESS = frozenset({"ARGUMENTS_INVALID", "RESULT_INVALID", "RESULT_TOO_LARGE", "UNKNOWN_TASK"})
+"""Codes that another run of the same code on the same arguments can not change; retried only where a policy says so."""
+
+
+def finish_for(claim: Claim, outcome: Outcome, *, jitter: float) -> Verdict:
+    """The verdict on a run that ended by itself. `jitter` is a random number in [0, 1)."""
+    if outcome.error is None:
+        return Verdict(change=Change.COMPLETE, result=outcome.result)
+    error, policy = outcome.error, TaskPolicy.load(claim.policy)
+    used = claim.attempt - claim.free_attempts
+    if used >= policy.max_attempts:
+        reason = f"{error.code}: no attempts left ({used}/{policy.max_attempts})"
+        return Verdict(change=Change.FAIL, error=error, reason=reason)
+    if not is_retryable(error, policy):
+        return Verdict(
+            change=Change.FAIL, error=error, reason=f"{error.code}: its retry policy does not cover this error"
+        )
+    return Verdict(
+        change=Change.RETRY,
+        error=error,
+        reason=f"{error.code}: attempt {used} of {policy.max_attempts} failed",
+        delay_us=backoff_us(policy, used, jitter),
+        solo=claim.solo,
+    )
+
+
+def is_retryable(error: TaskError, policy: TaskPolicy) -> bool:
+    if policy.retry_on is None:
+        return error.code not in HOPELESS
+    return error.code in policy.retry_on or not set(error.lineage).isdisjoint(policy.retry_on)

@@ -1,0 +1,40 @@
+"""Decide whether silence means death.
+
+Pure. Proof (a freed lock, another boot) needs no decision; this is the last resort, when only the clock speaks. The
+judge must be fit to judge (PROTOCOL 14): a threshold counts only while the store has been written without an outage for
+that long, so that after one the living can beat first.
+"""
+
+from collections.abc import Iterable
+
+from everbeat.model.worker import WorkerInfo
+
+MISSED_BEATS = 3.5
+
+
+def threshold_us(threshold_ms: int, beat_interval_ms: int) -> int:
+    """The silence that is allowed: what was configured, and never less than three and a half beats."""
+    return round(max(threshold_ms, MISSED_BEATS * beat_interval_ms) * 1000)
+
+
+def is_overdue(worker: WorkerInfo, threshold_ms: int, *, store_healthy_for_us: int) -> bool:
+    allowed = threshold_us(threshold_ms, worker.beat_interval_ms)
+    return worker.silent_for_us > allowed and store_healthy_for_us > allowed
+
+
+def gap_us(beat_interval_ms: int) -> int:
+    """Between two beats of one worker lies no more than this, unless something stood still. A beat more and it still is
+    no more than three, so a worker whose beats fell into a gap that nobody noticed is not yet overdue."""
+    return beat_interval_ms * 1500 + min(1_000_000, beat_interval_ms * 500)
+
+
+def is_outage(last_write_us: int, now_us: int, beats: Iterable[tuple[int, int]]) -> bool:
+    """Whether the time since the last beat of anybody is too long to be nobody's turn.
+
+    `beats` are the last beat (microseconds) and the interval (milliseconds) of every worker that counts as alive. Only
+    those count that were on time when the last beat was written. So one sick worker that beats late, while others do
+    not, is no outage; nor is the pause between two burst workers, when those who should have beaten in it were silent
+    long before: neither can postpone the judgement of a third for ever.
+    """
+    waited = now_us - last_write_us
+    return any(waited > gap_us(interval) and last_write_us - beat_us <= gap_us(interval) for beat_us, interval in beats)

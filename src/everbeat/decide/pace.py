@@ -1,0 +1,27 @@
+"""Decide how many tasks of a name may wait in one slot's queue.
+
+Short tasks go to a process several at a time, so that it never waits for the store; a frame holds about five
+milliseconds of work. A name that was never seen, or is slow, is given out one at a time.
+"""
+
+from dataclasses import dataclass, field
+
+FRAME_US = 5_000
+DEEPEST = 64
+WEIGHT = 0.2
+
+
+@dataclass(slots=True)
+class Pace:
+    """Measured run times by task name, as a moving average in microseconds."""
+
+    deepest: int = DEEPEST
+    mean_us: dict[str, float] = field(default_factory=dict)
+    depths: dict[str, int] = field(default_factory=dict)
+
+    def saw(self, name: str, took_us: int) -> None:
+        before = self.mean_us.get(name)
+        took_us = max(0, took_us)  # a wall clock may step back
+        mean = float(took_us) if before is None else before + WEIGHT * (took_us - before)
+        self.mean_us[name] = mean
+        self.depths[name] = max(1, min(self.deepest, int(FRAME_US / max(mean, 1.0))))

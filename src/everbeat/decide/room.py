@@ -1,0 +1,82 @@
+"""Decide which ready tasks a worker takes, and into which of its slots.
+
+Pure apart from its own bookkeeping: a `Room` is made for one flush, offered ready tasks in claim order by the store,
+and answers each of them. The store never claims what was not admitted, so nothing is claimed that can not start now.
+
+* A sync task needs a process slot. A slot takes one task at a time, unless the task's name is known to be quick: then
+  several wait in the slot's queue (a frame). Order is kept: once a sync task found no slot, no later one is admitted,
+  otherwise quick tasks would keep every slot filled and a slow one would wait for ever.
+* An async task needs a place in the async process.
+* A task that must run alone (PROTOCOL 5, 19, 23) is never framed; an async one gets a process of its own and is CLAIMED
+  until that process is ready.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+ASYNC_SLOT = 0
+OWN_PROCESS = -1
+
+
+class Answer(Enum):
+    TAKE = "take"
+    PASS = "pass"  # not this one; the next of the same name may fit
+    FULL = "full"  # nothing more of this name
+
+
+@dataclass(slots=True)
+class Room:
+    sync_names: frozenset[str]
+    async_names: frozenset[str]
+    queues: frozenset[str] | None
+    """None means every queue."""
+    slots: dict[int, int] = field(default_factory=dict)
+    """Process slots that can take work, with how many tasks wait or run in each. A slot busy with a task that must not
+    be framed is not listed."""
+    depths: Mapping[str, int] = field(default_factory=dict)
+    """How many tasks of a name may stand in one slot's queue; 1 when unknown."""
+    async_free: int = 0
+    own_free: int = 0
+    """Processes that may still be started for tasks that run alone."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.slots or self.async_free or self.own_free)
+
+    def serves(self, queue: str, name: str) -> bool:
+        """Whether tasks of this queue and name are worth looking at."""
+        if self.queues is not None and queue not in self.queues:
+            return False
+        if name in self.sync_names:
+            return bool(self.slots)
+        return name in self.async_names and bool(self.async_free or self.own_free)
+
+    def offer(self, name: str, *, solo: bool) -> tuple[Answer, int]:
+        """Admit a task or not; with the slot it goes to."""
+        if name in self.async_names:
+            return self._offer_async(solo)
+        return self._offer_sync(name, solo)
+
+    def _offer_async(self, solo: bool) -> tuple[Answer, int]:
+        if solo:
+            if not self.own_free:
+                return (Answer.PASS if self.async_free else Answer.FULL), OWN_PROCESS
+            self.own_free -= 1
+            return Answer.TAKE, OWN_PROCESS
+        if not self.async_free:
+            return Answer.FULL, ASYNC_SLOT
+        self.async_free -= 1
+        return Answer.TAKE, ASYNC_SLOT
+
+    def _offer_sync(self, name: str, solo: bool) -> tuple[Answer, int]:
+        depth = 1 if solo else self.depths.get(name, 1)
+        slot = min(self.slots, key=self.slots.__getitem__, default=None)
+        if slot is None or self.slots[slot] >= depth:
+            self.slots.clear()
+            return Answer.FULL, OWN_PROCESS
+        if depth == 1:
+            del self.slots[slot]
+        else:
+            self.slots[slot] += 1
+        return Answer.TAKE, slot

@@ -1,0 +1,82 @@
+"""Identities: ids of tasks, and the rules for names.
+
+Ids are UUIDs of version 7: they sort by time, so the newest rows stand together in every index. From one `Ids` they
+only grow, also when the clock steps back. They are made by the sender, so an enqueue without an answer can be repeated.
+"""
+
+import os
+import re
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9_.:@/-]{1,128}")
+_RANDOM_BITS = 74
+_STEP_BITS = 40
+
+
+class Ids:
+    """A source of ids. Safe to use from several threads; time and randomness can be given."""
+
+    def __init__(
+        self,
+        *,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        random_bits: Callable[[int], int] = secrets.randbits,
+    ) -> None:
+        self._now_ms = now_ms
+        self._random_bits = random_bits
+        self.start_afresh()
+
+    def start_afresh(self) -> None:
+        """Forget what was made before. For the child of a fork: it inherits a lock that nobody may ever release."""
+        self._lock = threading.Lock()
+        self._last = 0
+
+    def __call__(self) -> str:
+        # 48 bits of time above 74 random bits are one number, which must be a random step above the last one.
+        random = self._random_bits(_RANDOM_BITS + _STEP_BITS)
+        fresh, step = self._now_ms() << _RANDOM_BITS | random >> _STEP_BITS, random & (1 << _STEP_BITS) - 1
+        with self._lock:
+            self._last = bits = max(fresh, self._last + 1 + step)
+        return _uuid7(bits)
+
+
+def _uuid7(bits: int) -> str:
+    """122 bits with version and variant in their places, as text."""
+    time_part, a, b = bits >> 74, bits >> 62 & 0xFFF, bits & (1 << 62) - 1
+    text = f"{time_part << 80 | 7 << 76 | a << 64 | 2 << 62 | b:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+new_id = Ids()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=new_id.start_afresh)
+
+
+def name_problem(value: object, what: str) -> str | None:
+    """What is wrong with a name of a queue, task, worker or with an id; None if nothing is."""
+    if isinstance(value, str) and NAME_PATTERN.fullmatch(value):
+        return None
+    return f"{what} {value!r} is not valid: 1 to 128 letters, digits or any of _ . : @ / - are allowed"
+
+
+def module_name(name: str) -> str:
+    """The name under which other processes import this module: a script is `__main__` only to itself."""
+    if name not in ("__main__", "__mp_main__"):
+        return name
+    main = sys.modules.get(name)
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name:  # python -m package.module
+        return str(spec.name)
+    file = getattr(main, "__file__", None)
+    return name if file is None or file.startswith("<") else Path(file).stem  # "<stdin>" is no file
+
+
+def full_name(thing: Any) -> str:
+    """`module.qualname` of a class or function, the same in the script that sends and the worker that imports it."""
+    return f"{module_name(thing.__module__)}.{thing.__qualname__}"

@@ -1,0 +1,39 @@
+"""What happened, as facts. The code announces these; `report.log` alone turns them into words."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One fact, stored in the transaction that made it true."""
+
+    name: str
+    """Subject and past tense: "task.recovered", "worker.dead"."""
+    task_id: str | None = None
+    worker_id: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventInfo:
+    id: int
+    at: datetime
+    name: str
+    task_id: str | None
+    worker_id: str | None
+    facts: dict[str, Any]
+
+
+WORKER_STARTED = "worker.started"
+WORKER_STOPPED = "worker.stopped"
+WORKER_DEAD = "worker.dead"
+WORKER_FENCED = "worker.fenced"
+TASK_RECOVERED = "task.recovered"
+TASK_QUARANTINED = "task.quarantined"
+TASK_FAILED = "task.failed"
+OUTCOME_REFUSED = "outcome.refused"
+OUTCOME_ADOPTED = "outcome.adopted"
+CHILD_DIED = "child.died"
+STORE_BLOCKED = "store.blocked"

@@ -1,0 +1,194 @@
+"""What is known of a task at the moments of its life: sent, owned, orphaned, looked at."""
+
+import json
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Literal
+
+from everbeat.model.state import TaskStatus
+
+CrashAction = Literal["retry", "fail", "pending"]
+DEFAULT_QUEUE = "default"
+DEFAULT_PRIORITY = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPolicy:
+    """How a task wishes to be treated after failures and crashes. Stored with the task, so that whoever recovers it
+    needs neither the application nor its code."""
+
+    max_attempts: int = 1
+    backoff: Literal["exponential", "fixed"] = "exponential"
+    base_seconds: float = 1.0
+    max_seconds: float = 3600.0
+    jitter: bool = True
+    retry_on: tuple[str, ...] | None = None
+    """Error codes and full class names ("builtins.ValueError"); None means any exception."""
+    has_retry: bool = False
+    """A RetryPolicy was given. Without one, `on_crash="retry"` is limited by max_recovery_attempts alone."""
+    on_crash: CrashAction | None = None
+    max_recovery_attempts: int | None = None
+    is_unreadable: bool = False
+    """What was stored can not be understood. Nobody knows whether the task may be repeated, so it may not."""
+
+    def dump(self) -> str | None:
+        """As stored: only what differs from the defaults; None for a task that asks for nothing."""
+        plain = TaskPolicy()
+        said = {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) != getattr(plain, name)}
+        return json.dumps(said, separators=(",", ":")) if said else None
+
+    @classmethod
+    def load(cls, stored: str | None) -> "TaskPolicy":
+        """Never raises: one damaged row must not stop the recovery of the others. Fields of a later version are left
+        out."""
+        if not stored:
+            return cls()
+        try:
+            said = json.loads(stored)
+            policy = cls(**{name: value for name, value in said.items() if name in cls.__slots__})
+            return replace(policy, retry_on=None if policy.retry_on is None else tuple(policy.retry_on))._checked()
+        except (ValueError, TypeError, AttributeError):
+            return cls(is_unreadable=True)
+
+    def _checked(self) -> "TaskPolicy":
+        numbers = (self.max_attempts, self.base_seconds, self.max_seconds, self.max_recovery_attempts or 0)
+        if not all(isinstance(number, int | float) and number >= 0 for number in numbers):
+            raise ValueError("a number is missing")
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTask:
+    """A task on its way into the store. Times are microseconds UTC."""
+
+    id: str
+    name: str
+    queue: str = DEFAULT_QUEUE
+    priority: int = DEFAULT_PRIORITY
+    args: bytes
+    delay_us: int | None = None
+    run_at: int | None = None
+    max_attempts: int = 1
+    policy: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enqueued:
+    """What became of one `NewTask`: stored now, there already with the same content, or in conflict with another."""
+
+    id: str
+    created: bool
+    conflict: bool = False
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Claim:
+    """A task this worker owns: what the store handed out, under one fence. Compared by identity."""
+
+    seq: int
+    id: str
+    name: str
+    queue: str
+    fence: int
+    status: TaskStatus
+    attempt: int
+    free_attempts: int
+    crash_count: int
+    lost_count: int
+    dispatch_count: int
+    solo: bool
+    policy: str | None
+    args: bytes
+    worker_id: str | None
+    slot: int = -1
+    """The slot that `Room` chose for it; -1 when it waits for a process of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskError:
+    """Why a run ended without a result."""
+
+    code: str
+    message: str
+    exception_type: str | None = None
+    lineage: tuple[str, ...] = ()
+    """Full names of the exception's class and its bases, for `retry_on`. Not stored."""
+    traceback: str | None = None
+
+    def dump(self) -> str:
+        return json.dumps({"type": self.exception_type, "traceback": self.traceback})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended, as its process told it. Times are wall clock microseconds."""
+
+    result: bytes | None = None
+    error: TaskError | None = None
+    began_at: int
+    ended_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptInfo:
+    attempt: int
+    outcome: str
+    error_code: str | None
+    error_message: str | None
+    worker_id: str | None
+    hostname: str | None
+    pid: int | None
+    started_at: datetime | None
+    finished_at: datetime
+    will_retry: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry:
+    at: datetime
+    actor: str
+    change: str
+    old_status: str
+    new_status: str
+    reason: str | None
+    attempt: int
+    fence: int
+    worker_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInfo:
+    """A task as people see it."""
+
+    id: str
+    name: str
+    queue: str
+    status: TaskStatus
+    priority: int
+    attempt: int
+    max_attempts: int
+    crash_count: int
+    lost_count: int
+    fence: int
+    worker_id: str | None
+    created_at: datetime
+    run_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    error_code: str | None
+    error_message: str | None
+    waiting_for: str | None
+    quarantined: bool
+    attempts: list[AttemptInfo] = field(default_factory=list)
+    history: list[HistoryEntry] = field(default_factory=list)
+    progress: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The end of a task, as `handle.result()` needs it."""
+
+    status: TaskStatus
+    attempt: int
+    result: bytes | None
+    error: TaskError | None

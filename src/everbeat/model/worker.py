@@ -1,0 +1,89 @@
+"""What is known of a worker: its identity, where it runs, and how it can be proven dead."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+
+class WorkerStatus(StrEnum):
+    ALIVE = "alive"
+    DEAD = "dead"  # declared by others, never by itself
+    STOPPED = "stopped"  # said goodbye
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One kernel, as seen from one process."""
+
+    name: str
+    boot_id: str
+    pid: int
+    pid_started: int
+    """Start time of the process in clock ticks since boot: pid and this together are never reused."""
+    pid_namespace: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockIdentity:
+    """The lock file whose lock ends with its worker (PROTOCOL 10)."""
+
+    path: str
+    device: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewWorker:
+    id: str
+    name: str
+    host: Host
+    lock: LockIdentity
+    queues: tuple[str, ...] | None
+    """None means every queue."""
+    task_names: tuple[str, ...]
+    processes: int
+    async_slots: int
+    beat_interval_ms: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo:
+    """A worker row, with its silence measured by the store's own clock."""
+
+    id: str
+    name: str
+    status: WorkerStatus
+    host: Host
+    lock: LockIdentity
+    queues: tuple[str, ...] | None
+    processes: int
+    async_slots: int
+    beat_interval_ms: int
+    version: str
+    started_at: datetime
+    last_beat_at: datetime
+    silent_for_us: int
+    """Age of the last beat by the monotonic clock; a row of another boot is as silent as it can be."""
+    same_boot: bool
+    ended_at: datetime | None
+    end_reason: str | None
+    held: int
+    """How many tasks it owns now; counted only where people look, not for the reaper's quick look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaleWorker:
+    worker_id: str
+    last_heartbeat: datetime
+    task_ids: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerHeartbeatStatus:
+    worker_id: str
+    last_heartbeat: datetime
+    current_task_id: str | None
+    is_alive: bool
+    age: timedelta
+    """Since the last beat."""

@@ -1,0 +1,330 @@
+"""Arguments and results as typed JSON.
+
+A call is stored as one JSON object, `{"a":1,"b":2}`, one member per argument that was given: readable in SQL, and still
+valid after parameters were reordered or got a default. `*args` and `**kwargs` are members of their own.
+
+Types come from the function's annotations only, never from the data: decoding can not be made to build anything else.
+What leaves here is proven to come back: every payload is decoded again and compared before it is stored, so wrong types
+fail where the call was written and not in a worker at night. That costs about a microsecond for a small call.
+
+Things that do not work: `msgspec.convert` as the check (a dataclass instance passes with wrong fields); trusting the
+encoder (NaN becomes null, a str for `bytes` is taken as base64, a subclass loses its own fields);
+`inspect.Signature.bind` for every call (dearer than all the rest; the Struct's own constructor binds the common case).
+"""
+
+import dataclasses
+import inspect
+import logging
+import math
+import sys
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from inspect import Parameter
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from everbeat.config.app import MAX_PAYLOAD_BYTES, MIB
+from everbeat.errors import PayloadError, ResultTooLarge
+
+WARN_BYTES = MIB
+UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError, msgspec.MsgspecError)
+UNDECODABLE = (ValueError, RecursionError, msgspec.MsgspecError)
+log = logging.getLogger("everbeat.payload")
+
+
+class Payload:
+    """How the calls and results of one function travel. Annotations are resolved at first use, when all names exist."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        max_args_bytes: int = MAX_PAYLOAD_BYTES,
+        max_result_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        self._function = function
+        self._name = function.__name__
+        self._max_args_bytes = max_args_bytes
+        self._max_result_bytes = max_result_bytes
+        self._heavy_bytes = min(WARN_BYTES, max_args_bytes)
+        self._signature = inspect.signature(function)
+        self._parameters = tuple(self._signature.parameters.values())
+        self._is_plain = all(p.kind is Parameter.POSITIONAL_OR_KEYWORD for p in self._parameters)
+
+    @classmethod
+    def for_function(cls, function: Callable[..., Any]) -> "Payload":
+        return cls(function)
+
+    def check(self) -> None:
+        """Resolve every annotation now. Raises PayloadError for one that can not travel."""
+        _ = self._args_decoder, self._result_decoder
+
+    # -- arguments --------------------------------------------------------------------------------------------------
+
+    def encode_args(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """A call as bytes. TypeError for a call the function would not take, PayloadError for what can not travel."""
+        call = self._bind(args, kwargs)
+        try:
+            raw = ENCODER.encode(call)
+        except UNENCODABLE as error:
+            raise self._unencodable(call, error) from error
+        if len(raw) > self._heavy_bytes:
+            self._weigh(raw)
+        try:
+            arrives = self._args_decoder.decode(raw)
+        except msgspec.DecodeError as error:
+            raise PayloadError(f"{self._name}(): {_as_argument(str(error))}. Nothing was sent.") from error
+        if arrives != call:
+            self._compare(call, arrives)
+        return raw
+
+    def decode_args(self, raw: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call that `encode_args` stored, by the annotations of today."""
+        try:
+            call = self._args_decoder.decode(raw)
+        except UNDECODABLE as error:
+            raise PayloadError(
+                f"the arguments do not fit {self._name}{self._signature}: {_as_argument(str(error))}"
+            ) from error
+        return self._spread(call)
+
+    def read_args(self, args: Sequence[Any] | Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A call written in plain JSON values, by position or by name, with the types of the annotations."""
+        call = self._bind((), args) if isinstance(args, Mapping) else self._bind(tuple(args), {})
+        try:
+            raw = ENCODER.encode(call)
+        except UNENCODABLE as error:
+            raise self._unencodable(call, error) from error
+        return self.decode_args(raw)
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> msgspec.Struct:
+        shape = self._shape
+        if self._is_plain:
+            try:
+                return shape(*args, **kwargs)
+            except TypeError:
+                pass  # a wrong call: inspect has the words for it
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self._name}() {error}") from None
+        return shape(**bound.arguments)
+
+    def _spread(self, call: msgspec.Struct) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments as the function takes them: positions as far as there is no gap, names from there on."""
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        by_position = True
+        for parameter in self._parameters:
+            value = getattr(call, parameter.name)
+            if parameter.kind is Parameter.VAR_POSITIONAL:
+                args.extend(() if value is UNSET else value)
+                by_position = False
+            elif parameter.kind is Parameter.VAR_KEYWORD:
+                kwargs.update({} if value is UNSET else value)
+            elif value is UNSET:
+                by_position = False
+            elif by_position and parameter.kind is not Parameter.KEYWORD_ONLY:
+                args.append(value)
+            else:
+                kwargs[parameter.name] = value
+        return tuple(args), kwargs
+
+    def _unencodable(self, call: msgspec.Struct, error: Exception) -> PayloadError:
+        for name in call.__struct_fields__:
+            value = getattr(call, name)
+            fault = None if value is UNSET else _first_unencodable(value, name)
+            if fault is not None:
+                return PayloadError(f"{self._name}(): argument {fault}. Nothing was sent.")
+        return PayloadError(f"{self._name}(): the arguments can not be encoded: {error}. Nothing was sent.")
+
+    def _compare(self, call: msgspec.Struct, arrives: msgspec.Struct) -> None:
+        for name in call.__struct_fields__:
+            change = _first_change(getattr(call, name), getattr(arrives, name), name)
+            if change is not None:
+                raise PayloadError(f"{self._name}(): argument {change}. Nothing was sent.")
+
+    def _weigh(self, raw: bytes) -> None:
+        limit = self._max_args_bytes
+        if len(raw) > limit:
+            raise PayloadError(
+                f"{self._name}(): the arguments take {len(raw):,} bytes, the limit is {limit:,}. Nothing was sent. "
+                f"Store large data elsewhere and send a reference to it."
+            )
+        log.warning("payload.large function=%s arguments=%d limit=%d", self._name, len(raw), limit)
+
+    # -- results ----------------------------------------------------------------------------------------------------
+
+    def encode_result(self, value: Any) -> bytes:
+        """PayloadError for a result that does not fit the return annotation, ResultTooLarge for one over the limit."""
+        try:
+            raw = ENCODER.encode(value)
+        except UNENCODABLE as error:
+            fault = _first_unencodable(value, "result") or f"can not be encoded: {error}"
+            raise PayloadError(f"{self._name}() returned a value that can not be stored: {fault}") from error
+        if len(raw) > self._max_result_bytes:
+            raise ResultTooLarge(
+                f"{self._name}() returned {len(raw):,} bytes, the limit is {self._max_result_bytes:,}. "
+                f"Its code has run. Store large data elsewhere and return a reference to it."
+            )
+        if len(raw) > WARN_BYTES:
+            log.warning("payload.large function=%s result=%d limit=%d", self._name, len(raw), self._max_result_bytes)
+        try:
+            arrives = self._result_decoder.decode(raw)
+        except msgspec.DecodeError as error:
+            fault = _in_result(str(error))
+            raise PayloadError(f"{self._name}() returned a value that does not fit its annotation: {fault}") from error
+        if arrives != value:
+            change = _first_change(value, arrives, "result")
+            if change is not None:
+                raise PayloadError(f"{self._name}() returned a value that can not be stored: {change}")
+        return raw
+
+    def decode_result(self, raw: bytes | None) -> Any:
+        if raw is None:
+            return None
+        try:
+            return self._result_decoder.decode(raw)
+        except UNDECODABLE as error:
+            fault = _in_result(str(error))
+            raise PayloadError(f"the stored result does not fit the annotation of {self._name}(): {fault}") from error
+
+    # -- types ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        try:
+            return typing.get_type_hints(self._function, include_extras=True)
+        except (NameError, AttributeError, TypeError, SyntaxError) as error:
+            raise PayloadError(
+                f"the annotations of {self._name}() can not be resolved: {error}. Import the names they use "
+                f"at the top of the module, not only under TYPE_CHECKING."
+            ) from error
+
+    @cached_property
+    def _shape(self) -> type[msgspec.Struct]:
+        """A Struct with one field for each parameter. One left UNSET is not stored: the function's default applies."""
+        fields = [_field(parameter, self._hints.get(parameter.name, Any)) for parameter in self._parameters]
+        # kw_only only lifts the rule that fields with defaults come last, which keyword-only parameters need not obey.
+        return msgspec.defstruct(self._name, fields, forbid_unknown_fields=True, kw_only=not self._is_plain)
+
+    @cached_property
+    def _args_decoder(self) -> msgspec.json.Decoder[Any]:
+        try:
+            return msgspec.json.Decoder(self._shape, dec_hook=_decode_custom)
+        except TypeError as error:
+            for parameter in self._parameters:
+                _require_decodable(
+                    self._hints.get(parameter.name, Any), f"parameter {parameter.name!r} of {self._name}()"
+                )
+            raise PayloadError(f"the annotations of {self._name}() can not be used: {error}") from error
+
+    @cached_property
+    def _result_decoder(self) -> msgspec.json.Decoder[Any]:
+        hint = self._hints.get("return", Any)
+        _require_decodable(hint, f"the return annotation of {self._name}()")
+        return msgspec.json.Decoder(hint, dec_hook=_decode_custom)
+
+
+def decode_plain(raw: bytes | None) -> Any:
+    """A result whose function is not known here: plain JSON values."""
+    return None if raw is None else msgspec.json.decode(raw)
+
+
+def _field(parameter: Parameter, hint: Any) -> Any:
+    if parameter.kind is Parameter.VAR_POSITIONAL:
+        return parameter.name, list[hint], msgspec.field(default=UNSET)
+    if parameter.kind is Parameter.VAR_KEYWORD:
+        return parameter.name, dict[str, hint], msgspec.field(default=UNSET)
+    if parameter.default is Parameter.empty:
+        return parameter.name, hint
+    return parameter.name, hint, msgspec.field(default=UNSET)
+
+
+def _require_decodable(hint: Any, what: str) -> None:
+    try:
+        msgspec.json.Decoder(hint)
+    except TypeError as error:
+        raise PayloadError(f"{what} has a type that can not be read from JSON: {error}") from error
+
+
+# -- types that msgspec leaves to us: pydantic models, when pydantic is there ------------------------------------------
+
+
+def _is_model(cls: type) -> bool:
+    pydantic = sys.modules.get("pydantic")  # whoever has a model has imported it
+    return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
+
+
+def _encode_custom(value: Any) -> Any:
+    if _is_model(type(value)):
+        return msgspec.Raw(value.model_dump_json(round_trip=True, by_alias=True, warnings=False).encode())
+    raise NotImplementedError(f"{_type_name(type(value))} has no JSON form")
+
+
+def _decode_custom(cls: type, value: Any) -> Any:
+    if _is_model(cls):
+        return cls.model_validate_json(msgspec.json.encode(value))  # type: ignore[attr-defined]
+    raise TypeError(f"{_type_name(cls)} can not be read from JSON; use a dataclass, a Struct or a pydantic model")
+
+
+ENCODER = msgspec.json.Encoder(enc_hook=_encode_custom)
+
+
+# -- saying where it went wrong: slow, and only then ---------------------------------------------------------------
+
+
+def _first_unencodable(value: Any, path: str) -> str | None:
+    """The innermost part that has no JSON form, with its path."""
+    try:
+        ENCODER.encode(value)
+    except RecursionError:
+        return f"{path!r} contains itself, or is nested too deeply"
+    except UNENCODABLE as error:
+        inner = (_first_unencodable(part, where) for where, part in _parts(value, path))
+        return next(filter(None, inner), f"{path!r} of type {_type_name(type(value))} can not be encoded: {error}")
+    return None
+
+
+def _first_change(sent: Any, arrives: Any, path: str) -> str | None:
+    """The first part that would come back as something else. A list and a tuple count as the same thing."""
+    if isinstance(sent, float) and not math.isfinite(sent):
+        return f"{path!r} is {sent}, which JSON can not express"
+    if isinstance(sent, Mapping) and isinstance(arrives, Mapping) and sent.keys() != arrives.keys():
+        return f"{path!r} has keys that would come back as text; annotate it, for example dict[int, str]"
+    if type(sent) is type(arrives) or {type(sent), type(arrives)} == {list, tuple}:
+        pairs = zip(_parts(sent, path), _parts(arrives, path), strict=False)
+        return next(filter(None, (_first_change(s, a, where) for (where, s), (_, a) in pairs)), None)
+    if sent == arrives:
+        return None
+    was, becomes = _type_name(type(sent)), _type_name(type(arrives))
+    return f"{path!r} is a {was} and would come back as {becomes}; annotate it, or pass what its annotation says"
+
+
+def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """What a value consists of, each part with its path. Nothing for values without parts."""
+    if isinstance(value, Mapping):
+        yield from ((f"{path}[{key!r}]", value[key]) for key in value)
+    elif isinstance(value, list | tuple):
+        yield from ((f"{path}[{index}]", part) for index, part in enumerate(value))
+    elif isinstance(value, msgspec.Struct):
+        yield from ((f"{path}.{name}", getattr(value, name)) for name in value.__struct_fields__)
+    elif dataclasses.is_dataclass(value):
+        yield from ((f"{path}.{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value))
+
+
+def _as_argument(message: str) -> str:
+    """msgspec's "Expected `int`, got `str` - at `$.a`", with the argument first."""
+    text, _, where = message.partition(" - at `$.")
+    return f"argument {where.removesuffix('`')!r}: {text}" if where else text
+
+
+def _in_result(message: str) -> str:
+    return message.replace(" - at `$", " - at `result")
+
+
+def _type_name(cls: type) -> str:
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,1 @@
+"""The read side: what people and machines are told."""

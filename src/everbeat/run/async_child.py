@@ -1,0 +1,130 @@
+"""The process that runs async tasks, many at once in one event loop.
+
+Takes every message at once, begins each task as an asyncio task, and sends the outcomes of one turn of the loop
+together. A task that blocks the loop holds up its neighbours; one that kills the process is found by running each alone
+afterwards (PROTOCOL 23). Both are the supervisor's business; nothing here watches tasks.
+"""
+
+import asyncio
+import os
+import time
+from typing import Any
+
+from everbeat.current import CURRENT, CurrentTask
+from everbeat.model.task import Outcome
+from everbeat.run.failure import (
+    ARGUMENTS_INVALID,
+    RESULT_INVALID,
+    UNHANDLED_EXCEPTION,
+    error_of,
+    interruption,
+    unknown_task,
+)
+from everbeat.run.journal import Journal
+from everbeat.run.loading import RunnableApp
+from everbeat.run.wire import Channel, Inbox, InterruptKind, Job, Run, ToChild, Told, encode, send
+
+Ownership = tuple[int, int]
+"""(seq, fence)."""
+
+
+class AsyncChild:
+    def __init__(self, app: RunnableApp, inbox: Inbox[ToChild], outcomes: Channel, journal: Journal) -> None:
+        self._tasks = app.tasks
+        self._inbox = inbox
+        self._outcomes = outcomes
+        self._journal = journal
+        self._running: dict[Ownership, asyncio.Task[None] | None] = {}
+        """None until its first step: a task cancelled before that would end without running any of its lines."""
+        self._asked: dict[Ownership, InterruptKind] = {}
+        self._told: list[Told] = []
+        self._over = False
+        self._loop = asyncio.new_event_loop()
+
+    def serve(self) -> None:
+        """Run until the supervisor closes the channel."""
+        asyncio.set_event_loop(self._loop)
+        exit_on_return_after_fork(self._loop)
+        self._loop.add_reader(self._inbox.end, self._take)
+        send(self._outcomes, encode([]), wait=True)
+        while not self._over:  # user code may stop the loop
+            try:
+                self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as error:  # from a task that user code left in the background
+                self._loop.call_exception_handler({"message": "a background task tried to exit", "exception": error})
+
+    def _take(self) -> None:
+        try:
+            while (message := self._inbox.take()) is not None:
+                if isinstance(message, Run):
+                    for job in message.jobs:
+                        self._running[job.seq, job.fence] = None
+                        self._loop.create_task(self._run(job))
+                else:
+                    self._interrupt((message.seq, message.fence), message.kind)
+        except EOFError:
+            self._over = True
+            self._loop.stop()
+
+    def _interrupt(self, ownership: Ownership, kind: InterruptKind) -> None:
+        if ownership not in self._running:
+            return
+        self._asked[ownership] = kind
+        task = self._running[ownership]
+        if task is not None:
+            task.cancel()
+
+    async def _run(self, job: Job) -> None:
+        began_at = time.time_ns() // 1000
+        self._journal.begin(job.entry, job.seq, job.fence)
+        ownership = job.seq, job.fence
+        self._running[ownership] = asyncio.current_task()
+        CURRENT.set(
+            CurrentTask(id=job.id, name=job.name, attempt=job.attempt, fence=job.fence, crash_count=job.crash_count)
+        )
+        task = self._tasks.get(job.name)
+        result = error = None
+        stage = ARGUMENTS_INVALID
+        try:
+            if task is None:
+                error = unknown_task(job.name)
+            else:
+                args, kwargs = task.decode_args(job.args)
+                stage = UNHANDLED_EXCEPTION
+                value = await self._call(task.function, args, kwargs, ownership)
+                stage = RESULT_INVALID
+                result = task.encode_result(value)
+        except BaseException as exception:  # noqa: BLE001 - user code
+            error = error_of(exception, stage, __file__)
+        del self._running[ownership]
+        self._asked.pop(ownership, None)
+        outcome = Outcome(result=result, error=error, began_at=began_at, ended_at=time.time_ns() // 1000)
+        if not self._told:
+            self._loop.call_soon(self._flush)
+        self._told.append((job.entry, job.seq, job.fence, outcome))
+
+    async def _call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ownership: Ownership) -> Any:
+        if ownership in self._asked:
+            raise interruption(self._asked[ownership])
+        try:
+            return await function(*args, **kwargs)
+        except asyncio.CancelledError as cancelled:
+            if ownership in self._asked:
+                raise interruption(self._asked[ownership]) from cancelled
+            raise
+
+    def _flush(self) -> None:
+        told, self._told = self._told, []
+        send(self._outcomes, encode(told), wait=True)
+
+
+def exit_on_return_after_fork(loop: asyncio.AbstractEventLoop) -> None:
+    """A process that user code forked inside this loop must never run its other tasks: it leaves as soon as the code
+    that forked gives control back. What that code does before, exec or multiprocessing, is its own affair."""
+
+    def leave() -> None:
+        if loop.is_running():
+            # The public call_soon() would put it behind tasks that are ready, which would then run twice.
+            loop._ready.appendleft(asyncio.Handle(os._exit, (0,), loop))  # type: ignore[attr-defined]
+
+    os.register_at_fork(after_in_child=leave)

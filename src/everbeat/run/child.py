@@ -1,0 +1,243 @@
+"""A child: the process that runs tasks, one after the other, or one in which `async_child` runs many.
+
+Begin mark first, then arguments, then code, then the outcome, sent before the next task is looked at: whatever kills
+this process, the supervisor can tell which task it had and what was finished.
+
+It dies with its fork server (PDEATHSIG), leads a process group that is killed with it, and holds its byte of the
+worker's lock file as long as it lives. It never reads the store; the supervisor decides what becomes of a task.
+
+As a program (`python -m everbeat.run.child PLAN`) it is the child of an application that does not survive a fork.
+"""
+
+import asyncio
+import ctypes
+import faulthandler
+import io
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context, copy_context
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import msgspec
+
+from everbeat.current import CURRENT, CurrentTask
+from everbeat.model.task import Outcome
+from everbeat.run.async_child import AsyncChild, exit_on_return_after_fork
+from everbeat.run.failure import (
+    ARGUMENTS_INVALID,
+    RESULT_INVALID,
+    UNHANDLED_EXCEPTION,
+    error_of,
+    interruption,
+    unknown_task,
+)
+from everbeat.run.journal import Journal
+from everbeat.run.loading import RunnableApp, RunnableTask, load_app
+from everbeat.run.lockfile import lock_child_byte
+from everbeat.run.wire import Channel, ChildKind, ChildPlan, Inbox, Job, Run, ToChild, adopt, encode, send
+
+EXIT_NOT_STARTED = 70
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def live(plan: ChildPlan, app: RunnableApp) -> None:
+    """Become the child that the plan describes, and run tasks until the supervisor closes the channel."""
+    os.setpgid(0, 0)
+    die_with_parent(signal.SIGKILL, plan.server_pid)
+    disregard_stop_signals()
+    write_lines_at_once()
+    if not faulthandler.is_enabled() and sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__)  # a crash in C code says where it happened
+    lock_child_byte(Path(plan.kit.lock_path), plan.slot)
+    journal = Journal.open(Path(plan.kit.journal_path))
+    _beat_from_a_thread(journal, plan.slot, plan.kit.beat_seconds)
+    inbox = Inbox(adopt(plan.task_fd), msgspec.msgpack.Decoder(ToChild))
+    outcomes = adopt(plan.outcome_fd)
+    if plan.kind is ChildKind.ASYNC:
+        AsyncChild(app, inbox, outcomes, journal).serve()
+    else:
+        SyncChild(app, inbox, outcomes, journal, plan.slot).serve(once=plan.kind is ChildKind.OWN)
+
+
+def die_with_parent(signum: int, parent_pid: int) -> None:
+    """Get this signal when the parent dies; end now if it already has."""
+    if _libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent_pid:
+        os._exit(EXIT_NOT_STARTED)
+
+
+def disregard_stop_signals() -> None:
+    """Only the supervisor acts on SIGTERM and SIGINT. A handler, not SIG_IGN: programs that a task starts would inherit
+    an ignored signal and could not be terminated."""
+    signal.signal(signal.SIGTERM, _nothing)
+    signal.signal(signal.SIGINT, _nothing)
+
+
+def write_lines_at_once() -> None:
+    """What a task printed is out before anything can kill its process."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
+
+
+def _nothing(signum: int, frame: FrameType | None) -> None:
+    pass
+
+
+def _beat_from_a_thread(journal: Journal, slot: int, seconds: float) -> None:
+    """Silence of this thread means that a task holds the GIL, or that the process is stopped. It never means death."""
+    journal.beat(slot)
+
+    def beat_on() -> None:
+        while True:
+            time.sleep(seconds)
+            journal.beat(slot)
+
+    threading.Thread(target=beat_on, name="everbeat-beat", daemon=True).start()
+
+
+class SyncChild:
+    """Runs one task at a time in the main thread, where an interrupt can reach it."""
+
+    def __init__(self, app: RunnableApp, inbox: Inbox[ToChild], outcomes: Channel, journal: Journal, slot: int) -> None:
+        self._tasks = app.tasks
+        self._inbox = inbox
+        self._outcomes = outcomes
+        self._journal = journal
+        self._slot = slot
+        self._pid = os.getpid()
+        self._stage = ARGUMENTS_INVALID
+        self._interruptible: tuple[int, int] | None = None
+        """(seq, fence) of the task whose code is running."""
+        self._answered = 0
+        """The number of the last interrupt that was raised."""
+        self._runner: asyncio.Runner | None = None
+        self._awaited: asyncio.Task[Any] | None = None
+        self._in_coroutine = False
+        self._asked = 0
+
+    def serve(self, *, once: bool) -> None:
+        self._answered = self._journal.interrupt_request(self._slot).number  # meant for who had this slot before
+        signal.signal(signal.SIGUSR1, self._on_interrupt)
+        send(self._outcomes, encode([]), wait=True)
+        try:
+            while True:
+                message = self._inbox.take(wait=True)
+                if isinstance(message, Run):
+                    for job in message.jobs:
+                        outcome = self._run(job)
+                        send(self._outcomes, encode([(job.entry, job.seq, job.fence, outcome)]), wait=True)
+                    if once:
+                        return
+        except EOFError:
+            return
+
+    def _run(self, job: Job) -> Outcome:
+        began_at = time.time_ns() // 1000
+        self._journal.begin(job.entry, job.seq, job.fence)
+        result = error = None
+        task = self._tasks.get(job.name)
+        if task is None:
+            error = unknown_task(job.name)
+        else:
+            try:
+                try:
+                    self._interruptible = job.seq, job.fence
+                    self._raise_if_asked()
+                    result = self._execute(task, job)
+                finally:
+                    self._interruptible = None  # an interrupt that arrives before this line still ends in `except`
+            except BaseException as exception:  # noqa: BLE001 - user code
+                self._interruptible = None
+                error = error_of(exception, self._stage, __file__)
+        if os.getpid() != self._pid:
+            os._exit(0)  # the code forked, and this is not the process that the task was given to
+        return Outcome(result=result, error=error, began_at=began_at, ended_at=time.time_ns() // 1000)
+
+    def _execute(self, task: RunnableTask, job: Job) -> bytes:
+        self._stage = ARGUMENTS_INVALID
+        args, kwargs = task.decode_args(job.args)
+        self._stage = UNHANDLED_EXCEPTION
+        context = copy_context()  # context variables that this task sets are not seen by the next
+        context.run(
+            CURRENT.set,
+            CurrentTask(id=job.id, name=job.name, attempt=job.attempt, fence=job.fence, crash_count=job.crash_count),
+        )
+        if task.is_async:
+            value = self._wait_for(task, args, kwargs, context)
+        else:
+            value = context.run(task.function, *args, **kwargs)
+        self._stage = RESULT_INVALID
+        return task.encode_result(value)
+
+    def _wait_for(self, task: RunnableTask, args: tuple[Any, ...], kwargs: dict[str, Any], context: Context) -> Any:
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+            exit_on_return_after_fork(self._runner.get_loop())
+        self._asked, self._in_coroutine = 0, True
+        try:
+            return self._runner.run(self._await(task, args, kwargs), context=context)
+        finally:
+            self._in_coroutine, self._awaited = False, None
+
+    async def _await(self, task: RunnableTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._awaited = asyncio.current_task()
+        if self._asked:
+            raise interruption(self._asked)
+        try:
+            return await task.function(*args, **kwargs)
+        except asyncio.CancelledError as cancelled:
+            if self._asked:
+                raise interruption(self._asked) from cancelled
+            raise
+
+    def _on_interrupt(self, signum: int, frame: FrameType | None) -> None:
+        if self._interruptible is not None:
+            self._raise_if_asked()
+
+    def _raise_if_asked(self) -> None:
+        request = self._journal.interrupt_request(self._slot)
+        if (request.seq, request.fence) != self._interruptible or request.number == self._answered:
+            return
+        self._answered = request.number
+        if not self._in_coroutine:
+            raise interruption(request.kind)
+        self._asked = request.kind
+        if self._awaited is not None:
+            self._awaited.get_loop().call_soon_threadsafe(self._awaited.cancel)
+
+
+def run_and_exit(plan: ChildPlan, load: Callable[[], RunnableApp]) -> NoReturn:
+    """The whole life of a child. Leaves without unwinding: after a fork the frames below belong to the fork server."""
+    status = EXIT_NOT_STARTED
+    try:
+        live(plan, load())
+        status = 0
+    finally:
+        if status:
+            traceback.print_exc()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(status)
+
+
+def main() -> NoReturn:
+    plan = msgspec.json.decode(sys.argv[1], type=ChildPlan)
+    die_with_parent(signal.SIGKILL, plan.server_pid)
+    disregard_stop_signals()
+    run_and_exit(plan, lambda: load_app(plan.target, plan.imports))
+
+
+if __name__ == "__main__":
+    main()

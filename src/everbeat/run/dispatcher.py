@@ -1,0 +1,488 @@
+"""The heart of a worker: hears what its processes did, settles and claims in one flush, hands out what was claimed.
+
+One self-clocking flush per turn (no timers): whatever ended while the last one was being committed is settled by the
+next, together with new starts and claims. RUNNING is committed before the bytes of a task reach a process (P4).
+
+* An ownership ends in exactly one `Verdict`; it is held, and beaten for, until the flush that settles it is committed.
+* A store that can not be written changes nothing here: outcomes stay, processes go on, the flush is tried again (P8).
+* Of the tasks that wait behind a slow one in a slot's queue, what has not begun is read back (PROTOCOL 19).
+* After the death of a process: its complete outcomes count, what it had not read goes back unbilled, and for what it had
+  begun `recovery_for` decides (PROTOCOL 5, 20, 21, 23).
+
+Never here: user code, decisions (decide/), SQL (store/), processes themselves (crew).
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from everbeat.clock import Clock
+from everbeat.crashpoint import crash_point
+from everbeat.decide.finish import finish_for
+from everbeat.decide.pace import Pace
+from everbeat.decide.recover import WORKER_STOPPED, recovery_for
+from everbeat.decide.room import OWN_PROCESS, Room
+from everbeat.errors import StoreUnavailable
+from everbeat.model import event
+from everbeat.model.event import Event
+from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy, Superseded, Verdict
+from everbeat.model.state import Change
+from everbeat.model.task import Claim, Outcome
+from everbeat.run.crew import ChildKind, ChildReady, Crew, Died, Finished, InterruptKind, News
+from everbeat.run.journal import Journal
+from everbeat.run.slot import Flight, Slot, SlotState
+from everbeat.run.words import how_it_died
+from everbeat.store.interface import Ending, Flush, Held, Store
+
+TAKE_BACK_US = 20_000
+INTERRUPT_GRACE_US = 2_000_000
+SHORT_LIFE_SECONDS = 1.0
+RESTART_US = (0, 100_000, 500_000, 2_000_000, 5_000_000)
+STORE_RETRY_US = (50_000, 100_000, 200_000, 500_000, 1_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staffing:
+    """What a worker runs."""
+
+    processes: int
+    async_slots: int
+    sync_names: frozenset[str]
+    async_names: frozenset[str]
+    queues: frozenset[str] | None
+    frame_depth: int
+
+
+@dataclass(slots=True)
+class Draining:
+    give_up_at: int
+    interrupted: bool = False
+    killed: bool = False
+
+
+@dataclass(slots=True)
+class Tally:
+    """What this worker did so far, for its log and its tests."""
+
+    completed: int = 0
+    failed: int = 0
+    retried: int = 0
+    refused: int = 0
+    flushes: int = 0
+    store_errors: int = 0
+    last_error: str | None = None
+    largest_flush: int = field(default=0)
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        *,
+        worker_id: str,
+        hostname: str,
+        store: Store,
+        crew: Crew,
+        journal: Journal,
+        staffing: Staffing,
+        recovery: RecoveryPolicy,
+        clock: Clock,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.worker_id = worker_id
+        self.hostname = hostname
+        self.store = store
+        self.crew = crew
+        self.journal = journal
+        self.staffing = staffing
+        self.recovery = recovery
+        self.clock = clock
+        self.jitter = jitter
+        self.pace = Pace(deepest=staffing.frame_depth)
+        self.tally = Tally()
+        self.slots = {slot.number: slot for slot in _slots(staffing)}
+        self.held: dict[tuple[int, int], Held] = {}
+        self.is_fenced = False
+        self.turns = 0
+        self._hungry = True
+        self._short = False
+        self._endings: list[tuple[Ending, int | None]] = []
+        self._starts: list[Claim] = []
+        self._events: list[Event] = []
+        self._due_at: int | None = None
+        self._retry_at = 0
+        self._retries = 0
+        self._draining: Draining | None = None
+        self._dismissed = False
+
+    # -- one turn ---------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        self.turns += 1
+        now = self.clock.mono_us()
+        for news in self.crew.collect():
+            self._hear(news, now)
+        self._take_back_late(now)
+        self._restart_slots(now)
+        if self._draining:
+            self._drain_on(now)
+        if self._due_at is not None and now >= self._due_at:
+            self._due_at, self._hungry = None, True
+        if now >= self._retry_at:
+            self._flush(now)
+
+    def wake(self) -> None:
+        """Something may be ready."""
+        self._hungry = True
+
+    def wait_us(self) -> int:
+        """For how long nothing needs to be done unless somebody speaks."""
+        now = self.clock.mono_us()
+        times = [at for at in (self._due_at, *self._alarms()) if at is not None]
+        if self._has_business() and not self._draining:
+            times.append(self._retry_at)
+        elif self._endings or self._starts:
+            times.append(self._retry_at)
+        return max(0, min(times, default=now + 60_000_000) - now)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing held, nothing to settle, and the last look found nothing more to claim."""
+        return not self.held and not self._endings and self._short and not self._hungry
+
+    @property
+    def busy(self) -> int:
+        return len(self.held)
+
+    # -- stopping ---------------------------------------------------------------------------------------------------
+
+    def drain(self, timeout_us: int) -> None:
+        """Claim nothing more; give back at once what has not begun; let the rest end, for a while."""
+        now = self.clock.mono_us()
+        if self._draining:
+            self._draining.give_up_at = min(self._draining.give_up_at, now + timeout_us)
+            return
+        self._draining = Draining(give_up_at=now + timeout_us)
+        for claim in self._starts:
+            self._settle(claim, _give_back(claim, "its worker stops"))
+        self._starts.clear()
+        for slot in self.slots.values():
+            if slot.waiting is not None:
+                self._settle(slot.waiting, _give_back(slot.waiting, "its worker stops"))
+                slot.waiting = None
+                self.crew.kill(slot.number)
+            self._give_back_unread(slot, now, "its worker stops")
+
+    @property
+    def is_drained(self) -> bool:
+        return self._draining is not None and not self.held and not self._endings
+
+    def dismiss(self) -> None:
+        """End every process. What one of them had still begun is lost with this worker."""
+        self._dismissed = True
+        for slot in self.slots.values():
+            if slot.state is not SlotState.EMPTY:
+                slot.ends_for = slot.ends_for or Cause.LOST
+                self.crew.kill(slot.number)
+
+    @property
+    def is_dismissed(self) -> bool:
+        return not self._endings and all(slot.state is SlotState.EMPTY for slot in self.slots.values())
+
+    # -- hearing ----------------------------------------------------------------------------------------------------
+
+    def _hear(self, news: News, now: int) -> None:
+        match news:
+            case Finished():
+                slot = self.slots[news.slot]
+                self._take_outcomes(slot, news.outcomes, now)
+                if slot.kind is ChildKind.OWN and not slot.queue:
+                    slot.state = SlotState.DYING
+                    self.crew.kill(slot.number)
+            case ChildReady():
+                self._ready(self.slots[news.slot], news.pid)
+            case Died():
+                self._bury(self.slots[news.slot], news, now)
+
+    def _ready(self, slot: Slot, pid: int) -> None:
+        slot.state, slot.pid = SlotState.READY, pid
+        self._hungry = True
+        if slot.waiting is not None:
+            self._starts.append(slot.waiting)
+
+    def _take_outcomes(self, slot: Slot, outcomes: Iterable[tuple[int, int, int, Outcome]], now: int) -> None:
+        for _, seq, fence, outcome in outcomes:
+            flight = slot.remove((seq, fence), now)
+            if flight is None:
+                continue
+            crash_point("finish.received")
+            claim = flight.claim
+            self.pace.saw(claim.name, outcome.ended_at - outcome.began_at)
+            self._settle(claim, self._verdict(claim, outcome, slot), outcome=outcome, pid=slot.pid, entry=flight.entry)
+
+    def _verdict(self, claim: Claim, outcome: Outcome, slot: Slot) -> Verdict:
+        if outcome.error is not None and outcome.error.code == WORKER_STOPPED:
+            evidence = f"interrupted: worker {self.worker_id} on {self.hostname} stopped (process {slot.pid})"
+            return self._recovery(claim, Cause.STOPPED, evidence)
+        return finish_for(claim, outcome, jitter=self.jitter())
+
+    def _bury(self, slot: Slot, death: Died, now: int) -> None:
+        self._take_outcomes(slot, death.outcomes, now)
+        for key in death.unread:
+            flight = slot.remove(key, now)
+            if flight is not None:
+                self._settle(
+                    flight.claim, _give_back(flight.claim, "its process died before taking it"), entry=flight.entry
+                )
+        evidence = f"{how_it_died(death.pid, death.status)} on {self.hostname}"
+        begun = [flight for flight in slot.queue.values() if self._has_begun(flight)]
+        for flight in list(slot.queue.values()):
+            cause = _cause(slot, death, flight in begun, len(begun))
+            self._settle(flight.claim, self._recovery(flight.claim, cause, evidence), pid=death.pid, entry=flight.entry)
+        if slot.waiting is not None:
+            self._starts = [claim for claim in self._starts if claim is not slot.waiting]
+            self._settle(slot.waiting, self._recovery(slot.waiting, Cause.NEVER_BEGAN, evidence))
+        expected = slot.ends_for is not None or slot.state is SlotState.DYING
+        if not expected:
+            facts = {"slot": slot.number, "pid": death.pid, "status": death.status, "tasks": len(begun)}
+            self._events.append(Event(name=event.CHILD_DIED, worker_id=self.worker_id, facts=facts))
+        slot.queue.clear()
+        slot.waiting, slot.pid, slot.state, slot.ends_for = None, None, SlotState.EMPTY, None
+        lived = expected or bool(begun) or death.seconds_alive >= SHORT_LIFE_SECONDS
+        slot.short_lives = 0 if lived else slot.short_lives + 1
+        slot.restart_at = now + RESTART_US[min(slot.short_lives, len(RESTART_US) - 1)]
+
+    def _has_begun(self, flight: Flight) -> bool:
+        return self.journal.begun_ns(flight.entry, flight.claim.seq, flight.claim.fence) is not None
+
+    def _recovery(self, claim: Claim, cause: Cause, evidence: str) -> Verdict:
+        return recovery_for(Orphan(claim=claim, cause=cause, evidence=evidence), self.recovery, jitter=self.jitter())
+
+    def _settle(
+        self, claim: Claim, verdict: Verdict, *, outcome: Outcome | None = None, pid: int | None = None,
+        entry: int | None = None,
+    ) -> None:  # fmt: skip
+        self._endings.append((Ending(claim=claim, verdict=verdict, outcome=outcome, pid=pid), entry))
+
+    # -- processes --------------------------------------------------------------------------------------------------
+
+    def _restart_slots(self, now: int) -> None:
+        if self._draining or self._dismissed or self.is_fenced:
+            return
+        for slot in self.slots.values():
+            if slot.state is not SlotState.EMPTY or slot.kind is ChildKind.OWN:
+                continue
+            if slot.restart_at is None or now >= slot.restart_at:
+                self._spawn(slot)
+
+    def _spawn(self, slot: Slot) -> None:
+        slot.state, slot.restart_at = SlotState.STARTING, None
+        self.crew.spawn(slot.number, slot.kind)
+
+    def _take_back_late(self, now: int) -> None:
+        """What waits behind a task that turned out slow goes to another slot, or back to the queue."""
+        for slot in self.slots.values():
+            if slot.kind is not ChildKind.SYNC or len(slot.queue) < 2 or now - slot.head_since < TAKE_BACK_US:
+                continue
+            head = slot.head
+            if head is not None:
+                self.pace.saw(head.claim.name, now - slot.head_since)
+            self._give_back_unread(slot, now, "it waited behind a slow task")
+
+    def _give_back_unread(self, slot: Slot, now: int, reason: str) -> None:
+        if not slot.queue:
+            return
+        for key in self.crew.take_back(slot.number):
+            flight = slot.queue.pop(key, None)
+            if flight is None:
+                continue
+            other = None if self._draining else self._idle_slot()
+            if other is None or not self._send(other, [flight.claim], now):
+                self._settle(flight.claim, _give_back(flight.claim, reason))
+            self.journal.release(flight.entry)
+
+    def _idle_slot(self) -> Slot | None:
+        ready = (s for s in self.slots.values() if s.kind is ChildKind.SYNC and s.state is SlotState.READY)
+        return next((slot for slot in ready if not slot.queue), None)
+
+    def _send(self, slot: Slot, claims: Sequence[Claim], now: int) -> bool:
+        flights = [Flight(claim, self.journal.allocate(), slot.number) for claim in claims]
+        if not self.crew.send(slot.number, [(flight.entry, flight.claim) for flight in flights]):
+            for flight in flights:
+                self.journal.release(flight.entry)
+            return False
+        crash_point("start.sent")
+        for flight in flights:
+            slot.add(flight, now)
+        return True
+
+    # -- the flush --------------------------------------------------------------------------------------------------
+
+    def _has_business(self) -> bool:
+        return bool(self._endings or self._starts or self._events) or (self._hungry and not self._room().is_empty)
+
+    def _room(self) -> Room:
+        if self._draining or self._dismissed or self.is_fenced:
+            return Room(frozenset(), frozenset(), None)
+        now, staffing = self.clock.mono_us(), self.staffing
+        by_kind = {kind: [s for s in self.slots.values() if s.kind is kind] for kind in ChildKind}
+        used = sum(len(slot.queue) for slot in by_kind[ChildKind.ASYNC])
+        is_up = any(slot.state is SlotState.READY for slot in by_kind[ChildKind.ASYNC])
+        return Room(
+            staffing.sync_names,
+            staffing.async_names,
+            staffing.queues,
+            slots={slot.number: len(slot.queue) for slot in by_kind[ChildKind.SYNC] if slot.takes_more(now)},
+            depths=self.pace.depths,
+            async_free=staffing.async_slots - used if is_up else 0,
+            own_free=sum(slot.state is SlotState.EMPTY for slot in by_kind[ChildKind.OWN])
+            if staffing.async_names
+            else 0,
+        )
+
+    def _flush(self, now: int) -> None:
+        if not self._has_business():
+            return
+        room = self._room()
+        endings, starts, events = self._endings, self._starts, self._events
+        wanted = Flush(
+            worker_id=self.worker_id, endings=[ending for ending, _ in endings], starts=starts, room=room, events=events
+        )
+        offered = not room.is_empty
+        try:
+            flushed = self.store.flush(wanted)
+        except StoreUnavailable as error:
+            self._store_failed(error, now)
+            return
+        self._retries, self._retry_at = 0, 0
+        self._endings, self._starts, self._events = [], [], []
+        self._count(endings, flushed.settlements)
+        if endings:
+            crash_point("finish.after_commit")
+        if not flushed.alive:
+            self.is_fenced = True
+            return
+        if offered:
+            self._hungry = room.is_empty and bool(flushed.claims)
+            self._short = not room.is_empty
+        if flushed.next_due_in_us is not None:
+            self._due_at = now + flushed.next_due_in_us
+        self._launch(starts, flushed.started, flushed.claims)
+
+    def _store_failed(self, error: StoreUnavailable, now: int) -> None:
+        self.tally.store_errors += 1
+        self.tally.last_error = str(error)
+        self._retry_at = now + STORE_RETRY_US[min(self._retries, len(STORE_RETRY_US) - 1)]
+        self._retries += 1
+
+    def _count(self, endings: Sequence[tuple[Ending, int | None]], settlements: Sequence[object]) -> None:
+        self.tally.flushes += 1
+        self.tally.largest_flush = max(self.tally.largest_flush, len(endings))
+        for (ending, entry), settlement in zip(endings, settlements, strict=True):
+            self.held.pop((ending.claim.seq, ending.claim.fence), None)
+            if entry is not None:
+                self.journal.release(entry)
+            if isinstance(settlement, Superseded):
+                self.tally.refused += ending.outcome is not None
+            elif ending.verdict.change is Change.COMPLETE:
+                self.tally.completed += 1
+            elif ending.verdict.change is Change.RETRY:
+                self.tally.retried += 1
+            elif ending.verdict.change is Change.FAIL:
+                self.tally.failed += 1
+
+    def _launch(self, starts: Sequence[Claim], started: Sequence[Claim], claims: Sequence[Claim]) -> None:
+        if starts:
+            crash_point("start.after_commit")
+        if claims:
+            crash_point("claim.after_commit")
+        now = self.clock.mono_us()
+        for slot in self.slots.values():
+            if slot.waiting is not None and slot.waiting in starts:
+                self._start_own(slot, slot.waiting, started, now)
+        by_slot: dict[int, list[Claim]] = {}
+        for claim in claims:
+            if claim.slot == OWN_PROCESS:
+                self._give_own_process(claim)
+            else:
+                by_slot.setdefault(claim.slot, []).append(claim)
+        for number, batch in by_slot.items():
+            self._hand_out(self.slots[number], batch, now)
+
+    def _start_own(self, slot: Slot, claim: Claim, started: Sequence[Claim], now: int) -> None:
+        slot.waiting = None
+        self._hold(claim, "runner", slot)
+        if claim not in started or not self._send(slot, [claim], now):
+            self._settle(claim, _give_back(claim, "it could not be started"))
+
+    def _give_own_process(self, claim: Claim) -> None:
+        slot = next(s for s in self.slots.values() if s.kind is ChildKind.OWN and s.state is SlotState.EMPTY)
+        slot.waiting = claim
+        self._hold(claim, "claimer", slot)
+        self._spawn(slot)
+
+    def _hand_out(self, slot: Slot, claims: Sequence[Claim], now: int) -> None:
+        for claim in claims:
+            self._hold(claim, "runner", slot)
+        batches = [claims] if slot.kind is ChildKind.ASYNC else [[claim] for claim in claims]
+        for batch in batches:
+            if not self._send(slot, batch, now):
+                for claim in batch:
+                    self._settle(claim, _give_back(claim, "its process could take no more"))
+
+    def _hold(self, claim: Claim, role: str, slot: Slot) -> None:
+        self.held[claim.seq, claim.fence] = Held(
+            task_id=claim.id, fence=claim.fence, role=role, pid=slot.pid if slot.pid is not None else 0
+        )
+
+    # -- draining ---------------------------------------------------------------------------------------------------
+
+    def _drain_on(self, now: int) -> None:
+        """Time is up for what still runs: interrupt it, and kill what does not listen."""
+        draining = self._draining
+        if draining is None or now < draining.give_up_at:
+            return
+        if not draining.interrupted:
+            draining.interrupted = True
+            for slot in self.slots.values():
+                for flight in slot.queue.values():
+                    self.crew.interrupt(slot.number, flight.claim, InterruptKind.INTERRUPT)
+        elif not draining.killed and now >= draining.give_up_at + INTERRUPT_GRACE_US:
+            draining.killed = True
+            for slot in self.slots.values():
+                if slot.queue:
+                    slot.ends_for = Cause.STOPPED
+                    self.crew.kill(slot.number)
+
+    def _alarms(self) -> Iterable[int | None]:
+        for slot in self.slots.values():
+            if slot.kind is ChildKind.SYNC and len(slot.queue) > 1:
+                yield slot.head_since + TAKE_BACK_US
+            if slot.restart_at is not None and slot.state is SlotState.EMPTY and not self._draining:
+                yield slot.restart_at
+        if self._draining and not self._draining.killed:
+            grace = INTERRUPT_GRACE_US if self._draining.interrupted else 0
+            yield self._draining.give_up_at + grace
+
+
+def _slots(staffing: Staffing) -> Iterable[Slot]:
+    """Number 0 is the async process, then the sync slots, then those for tasks that run alone."""
+    if staffing.async_slots:
+        yield Slot(0, ChildKind.ASYNC)
+    for number in range(1, staffing.processes + 1):
+        yield Slot(number, ChildKind.SYNC)
+    for number in range(staffing.processes + 1, staffing.processes + 1 + max(1, staffing.processes)):
+        yield Slot(number, ChildKind.OWN)
+
+
+def _give_back(claim: Claim, reason: str) -> Verdict:
+    return Verdict(change=Change.HAND_BACK, reason=reason, billed=False, solo=claim.solo)
+
+
+def _cause(slot: Slot, death: Died, has_begun: bool, begun: int) -> Cause:
+    if slot.ends_for is not None:
+        return slot.ends_for if has_begun else Cause.NEVER_BEGAN
+    if death.status is None:
+        return Cause.LOST if has_begun else Cause.NEVER_BEGAN
+    if has_begun:
+        return Cause.CRASHED if begun == 1 else Cause.NEIGHBOUR
+    return Cause.NEVER_BEGAN if begun else Cause.DISPATCH_DIED

@@ -1,0 +1,90 @@
+"""Turn what ended a run into the `TaskError` that is stored.
+
+Error text comes from user code: it may be huge, undecodable, or raise while being asked for. It always fits afterwards.
+"""
+
+import traceback
+from types import TracebackType
+
+from everbeat.errors import ResultTooLarge, TaskCancelRequested, TaskInterrupted, TaskTimeout
+from everbeat.ids import full_name
+from everbeat.model.task import TaskError
+from everbeat.run.wire import InterruptKind
+
+UNHANDLED_EXCEPTION = "UNHANDLED_EXCEPTION"
+ARGUMENTS_INVALID = "ARGUMENTS_INVALID"
+RESULT_INVALID = "RESULT_INVALID"
+RESULT_TOO_LARGE = "RESULT_TOO_LARGE"
+UNKNOWN_TASK = "UNKNOWN_TASK"
+TASK_TIMEOUT = "TASK_TIMEOUT"
+TASK_CANCELLED = "TASK_CANCELLED"
+WORKER_STOPPED = "WORKER_STOPPED"
+
+TEXT_LIMIT = 64 * 1024
+_INTERRUPTIONS: dict[int, tuple[type[TaskInterrupted], str]] = {
+    InterruptKind.INTERRUPT: (TaskInterrupted, "the worker stops and can not wait any longer for this task"),
+    InterruptKind.TIMEOUT: (TaskTimeout, "the task has run for longer than its timeout"),
+    InterruptKind.CANCEL: (TaskCancelRequested, "the task was cancelled while it ran"),
+}
+
+
+def interruption(kind: int) -> TaskInterrupted:
+    """The exception that stops a task for this reason."""
+    exception, message = _INTERRUPTIONS[kind]
+    return exception(message)
+
+
+def error_of(exception: BaseException, stage: str, own_file: str) -> TaskError:
+    """Describe an exception. `stage` is the code of the step that raised; frames of `own_file` are not shown."""
+    where = exception.__traceback__
+    while where is not None and where.tb_frame.f_code.co_filename == own_file:
+        where = where.tb_next
+    return TaskError(
+        code=_code(exception, stage),
+        message=cut(_text(exception)),
+        exception_type=cut(full_name(type(exception))),
+        lineage=tuple(
+            cut(full_name(cls)) for cls in type(exception).__mro__ if cls is not object and cls is not BaseException
+        ),
+        traceback=cut(_traceback(exception, where)),
+    )
+
+
+def unknown_task(name: str) -> TaskError:
+    return TaskError(code=UNKNOWN_TASK, message=cut(f"this worker's application has no task named {name!r}"))
+
+
+def cut(text: str) -> str:
+    """As much of a text as is stored: 64 kB, encodable, without NUL, which PostgreSQL refuses."""
+    encoded = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace")
+    if len(encoded) <= TEXT_LIMIT:
+        return encoded.decode()
+    half = TEXT_LIMIT // 2 - 16  # a traceback says most at its ends
+    return f"{encoded[:half].decode(errors='ignore')}\n... (cut)\n{encoded[-half:].decode(errors='ignore')}"
+
+
+def _code(exception: BaseException, stage: str) -> str:
+    match exception:
+        case TaskTimeout():
+            return TASK_TIMEOUT
+        case TaskCancelRequested():
+            return TASK_CANCELLED
+        case TaskInterrupted():
+            return WORKER_STOPPED
+        case ResultTooLarge() if stage == RESULT_INVALID:
+            return RESULT_TOO_LARGE
+    return stage
+
+
+def _text(exception: BaseException) -> str:
+    try:
+        return str(exception)
+    except BaseException as error:  # noqa: BLE001 - user code: an exception's own __str__
+        return f"<no message: {type(error).__name__} in its __str__>"
+
+
+def _traceback(exception: BaseException, where: TracebackType | None) -> str:
+    try:
+        return "".join(traceback.format_exception(type(exception), exception, where))
+    except BaseException as error:  # noqa: BLE001 - user code: __str__ and __repr__ of what is shown
+        return f"<no traceback: {type(error).__name__} while formatting it>"

@@ -1,0 +1,248 @@
+"""The fork server: imports the application once and makes children from it. It never runs a task.
+
+Its control channel is its life: when the supervisor closes it or dies, it kills the process group of every child and
+then itself. PDEATHSIG is the second way to learn of that death. Children are reaped here, so that pid and group can not
+be reused before the group is killed and the wait status is on its way to the supervisor.
+
+An import that leaves threads or sockets behind can not be forked safely. Then this process starts itself anew without
+the application (nothing of it may live twice) and makes every child a new interpreter; `Loaded.fork_reason` says why.
+
+Things that do not work: PDEATHSIG with SIGKILL while there are children (nobody is left to kill their groups), SIGCHLD
+(a handler of the application's may take its place; a pidfd can not be taken).
+"""
+
+import gc
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import NoReturn
+
+import msgspec
+
+from everbeat.run.child import (
+    EXIT_NOT_STARTED,
+    die_with_parent,
+    disregard_stop_signals,
+    run_and_exit,
+    write_lines_at_once,
+)
+from everbeat.run.loading import AppUnusable, RunnableApp, load_app
+from everbeat.run.wire import (
+    Born,
+    Channel,
+    ChildPlan,
+    Exited,
+    FromServer,
+    Inbox,
+    Loaded,
+    ServerPlan,
+    Spawn,
+    Unusable,
+    adopt,
+    encode,
+    send,
+)
+
+_REAP_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class _Child:
+    number: int
+    pid: int
+    pidfd: int
+    wait: Callable[[], int]
+
+
+class ForkServer:
+    def __init__(self, plan: ServerPlan, control: Channel, app: RunnableApp | None) -> None:
+        self._plan = plan
+        self._app = app
+        self._control = control
+        self._orders = Inbox(control, msgspec.msgpack.Decoder(Spawn))
+        self._children: dict[int, _Child] = {}
+        self._selector = selectors.DefaultSelector()
+        self._pid = os.getpid()
+        self._collects_garbage = gc.isenabled()
+
+    def serve(self) -> NoReturn:
+        """Obey the supervisor until it goes."""
+        gc.collect()
+        gc.freeze()  # what the import made is shared with children for as long as nobody writes to it
+        gc.disable()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        signal.signal(signal.SIGINT, self._on_sigterm)
+        self._selector.register(self._control, selectors.EVENT_READ)
+        die_with_parent(signal.SIGTERM, self._plan.supervisor_pid)
+        while True:
+            for key, _ in self._selector.select():
+                if key.data is None:
+                    self._obey()
+                else:
+                    self._reap(key.data)
+
+    def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:
+        """Stop signals are for the supervisor; this one only counts when it is the news of the supervisor's death."""
+        if os.getpid() == self._pid and os.getppid() != self._plan.supervisor_pid:
+            self._end()
+
+    def _obey(self) -> None:
+        try:
+            order = self._orders.take()
+        except EOFError:
+            self._end()
+        if order is None:
+            return
+        fds, self._orders.fds = self._orders.fds, []
+        try:
+            child = self._start(order, *fds)
+        except OSError as error:  # no memory or process to be had just now
+            sys.stderr.write(f"everbeat: can not start a process: {error}\n")
+            self._say(Exited(order.number, EXIT_NOT_STARTED))
+            return
+        finally:
+            for fd in fds:
+                os.close(fd)
+        self._children[child.number] = child
+        self._selector.register(child.pidfd, selectors.EVENT_READ, child)
+        self._say(Born(child.number, child.pid), child.pidfd)
+
+    def _start(self, order: Spawn, task_fd: int, outcome_fd: int) -> _Child:
+        plan = ChildPlan(
+            slot=order.slot,
+            kind=order.kind,
+            task_fd=task_fd,
+            outcome_fd=outcome_fd,
+            server_pid=self._pid,
+            target=self._plan.target,
+            imports=self._plan.imports,
+            kit=order.kit,
+        )
+        pid, wait = self._fork(plan, self._app) if self._app is not None else _start_fresh(plan)
+        return _Child(number=order.number, pid=pid, pidfd=os.pidfd_open(pid), wait=wait)
+
+    def _fork(self, plan: ChildPlan, app: RunnableApp) -> tuple[int, Callable[[], int]]:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()  # or each child would write it again
+        pid = os.fork()
+        if pid == 0:
+            self._forget_siblings()
+            run_and_exit(plan, lambda: app)
+        with suppress(ProcessLookupError, PermissionError):
+            os.setpgid(pid, pid)  # both sides do it: the group must be there before either needs it
+        return pid, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def _forget_siblings(self) -> None:
+        self._selector.close()
+        self._control.close()
+        for sibling in self._children.values():
+            os.close(sibling.pidfd)
+        if self._collects_garbage:
+            gc.enable()
+
+    def _reap(self, child: _Child) -> None:
+        self._selector.unregister(child.pidfd)
+        _kill_group(child.pid)
+        status = child.wait()
+        os.close(child.pidfd)
+        del self._children[child.number]
+        self._say(Exited(child.number, status))
+
+    def _say(self, message: FromServer, *fds: int) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # the supervisor is gone: the next turn ends this
+            send(self._control, encode(message), fds, wait=True)
+
+    def _end(self) -> NoReturn:
+        """Take every process down that came from here."""
+        for child in self._children.values():
+            _kill_group(child.pid)
+        with selectors.DefaultSelector() as dying:
+            for child in self._children.values():
+                dying.register(child.pidfd, selectors.EVENT_READ, child)
+            while dying.get_map() and (dead := dying.select(_REAP_SECONDS)):
+                for key, _ in dead:
+                    dying.unregister(key.fd)
+                    key.data.wait()
+        os.killpg(0, signal.SIGKILL)  # its own group: programs that the import started, and itself
+        os._exit(1)
+
+
+def _start_fresh(plan: ChildPlan) -> tuple[int, Callable[[], int]]:
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "everbeat.run.child", msgspec.json.encode(plan).decode()],
+        pass_fds=(plan.task_fd, plan.outcome_fd),
+        process_group=0,
+    )
+    return process.pid, process.wait
+
+
+def _kill_group(pid: int) -> None:
+    """Safe from pid reuse: the leader has not been reaped."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _loaded(app: RunnableApp, fork_reason: str | None) -> Loaded:
+    facts = app.worker_facts()
+    return Loaded(
+        store_url=str(facts.get("store_url", "")),
+        config_json=msgspec.json.encode(facts).decode(),
+        sync_names=tuple(name for name, task in app.tasks.items() if not task.is_async),
+        async_names=tuple(name for name, task in app.tasks.items() if task.is_async),
+        fork_reason=fork_reason,
+    )
+
+
+def _why_not_fork(sockets_before: set[str]) -> str | None:
+    threads = len(os.listdir("/proc/self/task")) - 1  # also those that Python does not know of
+    if threads:
+        names = ", ".join(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
+        return f"importing the application left {threads} threads running ({names or 'of a C library'})"
+    sockets = _open_sockets() - sockets_before
+    if sockets:
+        return f"importing the application left {len(sockets)} connections open"
+    return None
+
+
+def _open_sockets() -> set[str]:
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the listing's own fd
+            found.add(os.readlink(f"/proc/self/fd/{fd}"))
+    return {name for name in found if name.startswith("socket:")}
+
+
+def main() -> NoReturn:
+    plan = msgspec.json.decode(sys.argv[1], type=ServerPlan)
+    control = adopt(plan.control_fd)
+    die_with_parent(signal.SIGKILL, plan.supervisor_pid)  # as long as there are no children
+    disregard_stop_signals()
+    write_lines_at_once()
+    if plan.fresh:
+        ForkServer(plan, control, None).serve()
+    sockets_before = _open_sockets()
+    try:
+        app = load_app(plan.target, plan.imports)
+        loaded = _loaded(app, _why_not_fork(sockets_before))
+    except AppUnusable as error:
+        send(control, encode(Unusable(error.kind, error.message)), wait=True)
+        os._exit(EXIT_NOT_STARTED)
+    send(control, encode(loaded), wait=True)
+    if loaded.fork_reason is None:
+        ForkServer(plan, control, app).serve()
+    control.set_inheritable(True)
+    argument = msgspec.json.encode(msgspec.structs.replace(plan, fresh=True)).decode()
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "everbeat.run.forkserver", argument])
+
+
+if __name__ == "__main__":
+    main()

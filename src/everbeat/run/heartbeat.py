@@ -1,0 +1,57 @@
+"""Tells the store that this worker lives, and for which claims.
+
+On a connection and thread of its own, so that nothing the dispatcher does delays it; but only while the dispatcher
+really turns, because a hung one must not keep its tasks alive (PROTOCOL 9). One transaction per interval, however many
+tasks are held. What the store shows as ours but we do not hold, twice in a row, is given back.
+"""
+
+from everbeat.clock import Clock
+from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy
+from everbeat.model.task import Claim
+from everbeat.run.dispatcher import Dispatcher
+from everbeat.run.recovery import recover_all
+from everbeat.store.interface import Store
+
+HUNG_US = 10_000_000
+
+
+class Heartbeat:
+    name = "heartbeat"
+
+    def __init__(self, *, worker_id: str, store: Store, dispatcher: Dispatcher, recovery: RecoveryPolicy, clock: Clock,
+                 interval: float) -> None:  # fmt: skip
+        self._worker_id = worker_id
+        self._store = store
+        self._dispatcher = dispatcher
+        self._recovery = recovery
+        self._clock = clock
+        self._interval = interval
+        self._turns = -1
+        self._turned_at = clock.mono_us()
+        self._strangers: set[tuple[str, int]] = set()
+        self.is_declared_dead = False
+
+    def tick(self) -> float:
+        if self.is_declared_dead or not self._dispatcher_turns():
+            return min(1.0, self._interval)
+        beat = self._store.beat(self._worker_id, list(self._dispatcher.held.values()))
+        if not beat.alive:
+            self.is_declared_dead = True
+            return self._interval
+        self._return_strangers(beat.strangers)
+        return self._interval
+
+    def _dispatcher_turns(self) -> bool:
+        now = self._clock.mono_us()
+        if self._dispatcher.turns != self._turns:
+            self._turns, self._turned_at = self._dispatcher.turns, now
+        return now - self._turned_at < HUNG_US
+
+    def _return_strangers(self, strangers: list[Claim]) -> None:
+        held = set(self._dispatcher.held)
+        unknown = [claim for claim in strangers if (claim.seq, claim.fence) not in held]
+        lost = [claim for claim in unknown if (claim.id, claim.fence) in self._strangers]
+        self._strangers = {(claim.id, claim.fence) for claim in unknown}
+        evidence = f"worker {self._worker_id} does not hold it"
+        orphans = [Orphan(claim=claim, cause=Cause.NEVER_BEGAN, evidence=evidence) for claim in lost]
+        recover_all(self._store, orphans, self._recovery)

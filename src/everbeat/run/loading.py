@@ -1,0 +1,78 @@
+"""Import the application, and say what is wrong with it when that fails.
+
+Only the fork server and children do this; the supervisor runs no user code. Everbeat itself is imported before the
+working directory becomes importable (PROTOCOL 42), so nothing there can take the place of our own modules.
+"""
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
+from typing import Any, Protocol
+
+from everbeat.run.failure import cut
+
+
+class RunnableTask(Protocol):
+    """What a child needs of a task."""
+
+    @property
+    def function(self) -> Callable[..., Any]: ...
+
+    @property
+    def is_async(self) -> bool: ...
+
+    def decode_args(self, raw: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
+
+    def encode_result(self, value: Any) -> bytes: ...
+
+
+class RunnableApp(Protocol):
+    """What fork server and children need of an application."""
+
+    @property
+    def tasks(self) -> Mapping[str, RunnableTask]: ...
+
+    @property
+    def imports(self) -> Iterable[str]: ...
+
+    def worker_facts(self) -> dict[str, Any]: ...
+
+
+class AppUnusable(Exception):
+    """The application can not be imported: `kind` is "missing" or "raised"."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+
+def load_app(target: str, imports: Iterable[str]) -> RunnableApp:
+    """Import MODULE:APP, then the modules that register tasks with it."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    module_name, _, attribute = target.partition(":")
+    module = _import(module_name)
+    try:
+        app: RunnableApp = attrgetter(attribute or "app")(module)
+    except AttributeError as error:
+        raise AppUnusable("missing", f"module {module_name} has no {attribute or 'app'!r}: {error}") from error
+    if not (hasattr(app, "tasks") and hasattr(app, "worker_facts")):
+        raise AppUnusable("missing", f"{target} is not an Everbeat app but {type(app).__name__}")
+    for name in (*imports, *app.imports):
+        _import(name)
+    return app
+
+
+def _import(name: str) -> Any:
+    if not name or name.startswith("."):
+        raise AppUnusable("missing", f"{name!r} is not the name of a module")
+    try:
+        return importlib.import_module(name)
+    except BaseException as error:  # user code, which may also call sys.exit()
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise AppUnusable("missing", f"there is no module {error.name} in {os.getcwd()} or sys.path") from error
+        raise AppUnusable("raised", cut("".join(traceback.format_exception(error)))) from error

@@ -1,0 +1,188 @@
+"""The lock files that prove a worker alive or gone (PROTOCOL 10). No other module opens them (PROTOCOL 11).
+
+A worker holds a POSIX lock on byte 0 of its own file, each of its children on byte 1 + slot. The kernel frees a lock
+with the process that holds it, whatever ended it. Fork does not inherit it, so nothing that a task starts can hold on.
+
+Things that do not work: flock and OFD locks (a forked process keeps them), a look at the pid alone (reused, or another
+pid namespace), a missing file as proof (containers may share the boot id but not the directory). And a POSIX lock is
+dropped when *any* fd of that file is closed in the process that holds it: a process never probes its own file.
+"""
+
+import ctypes
+import fcntl
+import json
+import os
+import socket
+import stat
+import struct
+from enum import StrEnum
+from pathlib import Path
+from typing import Self
+
+from everbeat.model.worker import Host, LockIdentity
+
+_MAX_CONTENT = 4096
+_FLOCK = struct.Struct("@hhqqi0q")  # struct flock: type, whence, start, length, pid
+_NETWORK_FILE_SYSTEMS = {
+    0x6969: "nfs",
+    0x517B: "smb",
+    0xFF534D42: "cifs",
+    0xFE534D42: "smb2",
+    0x65735546: "fuse",
+    0x01021997: "9p",
+    0x00C36400: "ceph",
+    0x5346414F: "afs",
+    0x73757245: "coda",
+    0x0BD00BD0: "lustre",
+    0x01161970: "gfs2",
+    0x7461636F: "ocfs2",
+}
+_libc = ctypes.CDLL(None, use_errno=True)
+_mine: set[tuple[int, int]] = set()
+"""(device, inode) of the lock files that this process holds locks on."""
+
+
+class Liveness(StrEnum):
+    HELD = "held"  # somebody of this worker is alive
+    FREE = "free"  # proven: the worker and all its children are gone
+    UNKNOWN = "unknown"  # nothing proven
+
+
+def this_host() -> Host:
+    """This kernel and this process."""
+    pid = os.getpid()
+    started = _start_ticks(pid)
+    if started is None:
+        raise RuntimeError("/proc is not mounted; Everbeat needs it to tell processes apart")
+    return Host(
+        name=socket.gethostname(),
+        boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        pid=pid,
+        pid_started=started,
+        pid_namespace=os.stat("/proc/self/ns/pid").st_ino,
+    )
+
+
+class WorkerLock:
+    """A worker's own lock, held until `close` or the end of the process."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+        found = os.fstat(fd)
+        self.identity = LockIdentity(path=str(path), device=found.st_dev, inode=found.st_ino)
+        _mine.add((found.st_dev, found.st_ino))
+
+    @classmethod
+    def create(cls, directory: Path, worker_id: str) -> Self:
+        """Make the file and lock it. Do this before the worker's row is inserted."""
+        path = directory / f"worker-{worker_id.replace('/', '_')}.lock"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            os.write(fd, _content(worker_id, this_host()))
+        except OSError:
+            path.unlink()
+            os.close(fd)
+            raise
+        return cls(path, fd)
+
+    def close(self, *, unlink: bool) -> None:
+        """Let go. Unlinked first: a file that is there and unlocked means a worker that did not say goodbye."""
+        if self._fd < 0:
+            return
+        if unlink:
+            self.path.unlink(missing_ok=True)
+        os.close(self._fd)
+        self._fd = -1
+        _mine.discard((self.identity.device, self.identity.inode))
+
+
+def lock_child_byte(path: Path, slot: int) -> int:
+    """Lock a child's byte in its worker's file. The fd must stay open for as long as the child lives."""
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1 + slot)
+    found = os.fstat(fd)
+    _mine.add((found.st_dev, found.st_ino))
+    return fd
+
+
+def probe(lock: LockIdentity, worker_id: str, host: Host, me: Host) -> tuple[Liveness, str]:
+    """Whether a worker of this kernel is alive, with the reason in words. Asks for the whole file: its children's bytes
+    count too. `host` is the worker's, as it registered itself; `me` is the asker's."""
+    if host.boot_id != me.boot_id:
+        return Liveness.UNKNOWN, f"worker {worker_id} registered under another boot of a kernel ({host.boot_id})"
+    if (lock.device, lock.inode) in _mine:
+        return Liveness.HELD, f"worker {worker_id} runs in this process"
+    try:
+        found = os.lstat(lock.path)
+        if (found.st_dev, found.st_ino) in _mine:
+            return Liveness.UNKNOWN, f"lock file {lock.path} belongs to another worker, which runs in this process"
+        fd = os.open(lock.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        return Liveness.UNKNOWN, f"lock file {lock.path}: {error.strerror}"
+    try:
+        doubt = _doubt(fd, lock, worker_id, host)
+        if doubt:
+            return Liveness.UNKNOWN, f"lock file {lock.path} {doubt}"
+        holder = _holder(fd)
+    finally:
+        os.close(fd)
+    if holder is not None:
+        return Liveness.HELD, f"worker {worker_id} holds its lock (pid {holder})"
+    if me.pid_namespace == host.pid_namespace and _start_ticks(host.pid) == host.pid_started:
+        return Liveness.UNKNOWN, f"worker {worker_id} lost its lock, but its process {host.pid} is alive"
+    return Liveness.FREE, f"worker {worker_id} is gone: its lock is free"
+
+
+def _doubt(fd: int, lock: LockIdentity, worker_id: str, host: Host) -> str | None:
+    """Why this file proves nothing; None if it is what the worker registered."""
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        return "is not a regular file"
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"belongs to another user ({found.st_uid})"
+    if (found.st_dev, found.st_ino) != (lock.device, lock.inode):
+        return "is not the file that the worker registered"
+    file_system = _file_system_type(fd)
+    if file_system is None or file_system in _NETWORK_FILE_SYSTEMS:
+        name = "one of unknown kind" if file_system is None else _NETWORK_FILE_SYSTEMS[file_system]
+        return f"is on a file system whose locks other machines may hold ({name})"
+    if os.read(fd, _MAX_CONTENT) != _content(worker_id, host):
+        return "names another worker or another start of it"
+    return None
+
+
+def _content(worker_id: str, host: Host) -> bytes:
+    said = {
+        "worker_id": worker_id,
+        "boot_id": host.boot_id,
+        "pid": host.pid,
+        "pid_started": host.pid_started,
+        "pid_namespace": host.pid_namespace,
+    }
+    return json.dumps(said).encode() + b"\n"
+
+
+def _holder(fd: int) -> int | None:
+    """The pid that locks any byte of the file (0 when it can not be seen from this pid namespace); None if nobody."""
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else pid
+
+
+def _file_system_type(fd: int) -> int | None:
+    answer = ctypes.create_string_buffer(512)  # struct statfs is smaller everywhere, and f_type its first word
+    if _libc.fstatfs(fd, answer) != 0:
+        return None
+    return ctypes.c_ulong.from_buffer(answer).value & 0xFFFFFFFF
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When a process was started, in ticks since boot; None if there is none, or only its remains."""
+    try:
+        content = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    fields = content[content.rindex(b")") + 2 :].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])

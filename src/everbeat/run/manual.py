@@ -1,0 +1,140 @@
+"""Recovery by hand: the same facts, decisions and guarded writes as the reaper, at a person's request.
+
+Silence is judged by the person's threshold, but never below two beats of the worker in question: a shorter one would
+declare the living dead. Death is still one compare-and-set that tests the silence again (PROTOCOL 2).
+"""
+
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from everbeat import __version__
+from everbeat.config import RecoveryConfig
+from everbeat.decide.recover import WORKER_CRASHED
+from everbeat.model.recovery import Cause, Orphan, Settled, Verdict
+from everbeat.model.state import Change, TaskStatus
+from everbeat.model.task import Claim, TaskError
+from everbeat.model.worker import LockIdentity, NewWorker, StaleWorker, WorkerHeartbeatStatus, WorkerInfo, WorkerStatus
+from everbeat.run.lockfile import Liveness, probe, this_host
+from everbeat.store.interface import Held, Store
+
+ACTOR = "user/manual"
+BATCH = 10_000
+
+
+def get_stale_tasks(store: Store, recovery: RecoveryConfig, *, stale_threshold_ms: int) -> list[dict[str, Any]]:
+    return [asdict(task) for task in store.stale_tasks(TaskStatus.RUNNING, stale_threshold_ms * 1000)]
+
+
+def mark_stale_tasks_as_failed(store: Store, recovery: RecoveryConfig, *, stale_threshold_ms: int) -> int:
+    _declare_silent_dead(store, stale_threshold_ms)
+    stale = [claim for claim in store.orphans(limit=BATCH) if claim.status is TaskStatus.RUNNING]
+    return _settled(store, [(_orphan(claim, Cause.LOST), _failed(claim)) for claim in stale])
+
+
+def requeue_stale_claimed(store: Store, recovery: RecoveryConfig, *, stale_threshold_ms: int) -> int:
+    reason = f"claimed by a worker that was silent for {stale_threshold_ms / 1000:.0f}s; its code never began"
+    requeued = store.requeue_silent_claims(stale_threshold_ms * 1000, reason=reason)
+    stale = [claim for claim in store.orphans(limit=BATCH) if claim.status is TaskStatus.CLAIMED]
+    verdict = Verdict(change=Change.RECOVER, reason=reason, billed=False)
+    return requeued + _settled(store, [(_orphan(claim, Cause.NEVER_BEGAN), verdict) for claim in stale])
+
+
+def recover_stuck_workflows(store: Store, recovery: RecoveryConfig) -> int:
+    return 0
+
+
+def send_heartbeat(store: Store, recovery: RecoveryConfig, worker_id: str, task_id: str | None) -> None:
+    held: list[Held] = []
+    task = store.get(task_id, full=False) if task_id is not None else None
+    if task is not None:
+        role = "runner" if task.status is TaskStatus.RUNNING else "claimer"
+        held.append(Held(task_id=task.id, fence=task.fence, role=role, pid=this_host().pid))
+    if _find(store, worker_id) is None:
+        store.register(_foreign_worker(worker_id, recovery))
+    store.beat(worker_id, held)
+
+
+def is_worker_alive(store: Store, recovery: RecoveryConfig, worker_id: str) -> bool:
+    worker = _find(store, worker_id)
+    return worker is not None and _is_alive(worker, recovery)
+
+
+def detect_stale_workers(store: Store, recovery: RecoveryConfig) -> list[StaleWorker]:
+    return [
+        StaleWorker(
+            worker_id=worker.id,
+            last_heartbeat=worker.last_beat_at,
+            task_ids=[claim.id for claim in store.owned_by(worker.id, limit=BATCH)],
+        )
+        for worker in store.workers(alive_only=True)
+        if not _is_alive(worker, recovery)
+    ]
+
+
+def mark_worker_dead(store: Store, recovery: RecoveryConfig, worker_id: str) -> bool:
+    return store.declare_dead(worker_id, reason=f"worker {worker_id} was declared dead by a person", cause="manual")
+
+
+def get_worker_status(store: Store, recovery: RecoveryConfig) -> list[WorkerHeartbeatStatus]:
+    return [_status(store, worker, recovery) for worker in store.workers()]
+
+
+def _status(store: Store, worker: WorkerInfo, recovery: RecoveryConfig) -> WorkerHeartbeatStatus:
+    held = store.owned_by(worker.id, limit=1)
+    return WorkerHeartbeatStatus(
+        worker_id=worker.id,
+        last_heartbeat=worker.last_beat_at,
+        current_task_id=held[0].id if held else None,
+        is_alive=_is_alive(worker, recovery),
+        age=timedelta(microseconds=worker.silent_for_us),
+    )
+
+
+def _find(store: Store, worker_id: str) -> WorkerInfo | None:
+    return next((worker for worker in store.workers() if worker.id == worker_id), None)
+
+
+def _is_alive(worker: WorkerInfo, recovery: RecoveryConfig) -> bool:
+    """Registered, not silent for too long, and not proven gone."""
+    if worker.status is not WorkerStatus.ALIVE or not worker.same_boot:
+        return False
+    if worker.silent_for_us > _allowed_us(worker, recovery.running_stale_threshold_ms):
+        return False
+    return probe(worker.lock, worker.id, worker.host, this_host())[0] is not Liveness.FREE
+
+
+def _allowed_us(worker: WorkerInfo, threshold_ms: int) -> int:
+    return max(threshold_ms, 2 * worker.beat_interval_ms) * 1000
+
+
+def _declare_silent_dead(store: Store, threshold_ms: int) -> None:
+    for worker in store.workers(alive_only=True):
+        allowed = _allowed_us(worker, threshold_ms)
+        if worker.silent_for_us > allowed:
+            reason = f"worker {worker.id} on {worker.host.name} silent for {worker.silent_for_us / 1e6:.0f}s"
+            store.declare_dead(worker.id, reason=reason, cause="silence", silent_for_us=allowed)
+
+
+def _orphan(claim: Claim, cause: Cause) -> Orphan:
+    return Orphan(claim=claim, cause=cause, evidence="found by a person")
+
+
+def _failed(claim: Claim) -> Verdict:
+    reason = f"worker {claim.worker_id} is gone; failed by a person"
+    return Verdict(change=Change.ABANDON, reason=reason, error=TaskError(code=WORKER_CRASHED, message=reason), losses=1)
+
+
+def _settled(store: Store, verdicts: list[tuple[Orphan, Verdict]]) -> int:
+    return (
+        sum(isinstance(settlement, Settled) for settlement in store.recover(verdicts, actor=ACTOR)) if verdicts else 0
+    )
+
+
+def _foreign_worker(worker_id: str, recovery: RecoveryConfig) -> NewWorker:
+    """A worker of somebody's own making: it has no lock file, so only its beats speak for it."""
+    interval = min(recovery.runner_heartbeat_interval_ms, recovery.claimer_heartbeat_interval_ms)
+    return NewWorker(
+        id=worker_id, name=worker_id, host=this_host(), lock=LockIdentity(path="", device=0, inode=0), queues=(),
+        task_names=(), processes=0, async_slots=0, beat_interval_ms=interval, version=__version__,
+    )  # fmt: skip

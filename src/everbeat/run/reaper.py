@@ -1,0 +1,111 @@
+"""Returns orphaned tasks to the queue, or sets them aside, while the worker runs.
+
+Every worker looks at its peers' locks four times a second: that is a few system calls and no transaction, and a death is
+acted on by whoever sees it first. What only a threshold can tell is judged by one worker at a time, a lease in the store
+(PROTOCOL 3), and only while the judge itself and the store are fit to judge (PROTOCOL 14).
+"""
+
+import os
+import signal
+from datetime import UTC, datetime
+
+from everbeat.clock import Clock
+from everbeat.config import RecoveryConfig
+from everbeat.decide.liveness import is_overdue, threshold_us
+from everbeat.errors import StoreUnavailable
+from everbeat.model.worker import WorkerInfo
+from everbeat.report.log import Reporter
+from everbeat.run.recovery import Findings, Recovery
+from everbeat.store.interface import Store
+
+LOOK_SECONDS = 0.25
+ROLE = "reaper"
+ACTOR = "system/reaper"
+
+
+class Reaper:
+    name = "reaper"
+
+    def __init__(self, *, worker_id: str, store: Store, recovery: Recovery, config: RecoveryConfig, clock: Clock,
+                 reporter: Reporter) -> None:  # fmt: skip
+        self._worker_id = worker_id
+        self._store = store
+        self._recovery = recovery
+        self._config = config
+        self._clock = clock
+        self._reporter = reporter
+        self._peers: list[WorkerInfo] = []
+        self._version = -1
+        self._judged_at = clock.mono_us()
+        self._on_time = 0
+        self._blocked_since: int | None = None
+
+    def tick(self) -> float:
+        try:
+            self._look()
+        except StoreUnavailable:
+            self._unblock()
+            raise
+        self._blocked_since = None
+        return LOOK_SECONDS
+
+    def _look(self) -> None:
+        started_at = datetime.now(UTC)
+        version = self._store.data_version()
+        changed = version != self._version
+        if changed:
+            self._peers = self._store.workers(alive_only=True)
+        findings = Findings(dead=self._recovery.bury_proven(self._peers, but=self._worker_id))
+        if self._is_time_to_judge():
+            findings.dead += self._judge()
+        if changed or findings:
+            report = self._recovery.finish(findings, started_at, actor=ACTOR)
+            self._peers = self._store.workers(alive_only=True)
+            if report is not None:
+                self._reporter.recovered(report)
+        self._version = version
+
+    def _is_time_to_judge(self) -> bool:
+        now, interval = self._clock.mono_us(), self._config.check_interval_ms * 1000
+        late = now - self._judged_at
+        if late < interval:
+            return False
+        self._on_time = self._on_time + 1 if late < 1.5 * interval + 1_000_000 else 0
+        self._judged_at = now
+        lease = max(3 * interval, 5_000_000)
+        return self._store.take_role(ROLE, self._worker_id, lease_us=lease) and self._on_time >= 2
+
+    def _judge(self) -> list[WorkerInfo]:
+        """The last resort: silence."""
+        config, healthy = self._config, self._store.healthy_for_us()
+        dead: list[WorkerInfo] = []
+        for worker in self._store.workers(alive_only=True):
+            if worker.id == self._worker_id:
+                continue
+            if is_overdue(worker, config.running_stale_threshold_ms, store_healthy_for_us=healthy):
+                allowed = threshold_us(config.running_stale_threshold_ms, worker.beat_interval_ms)
+                reason = f"worker {worker.id} on {worker.host.name} silent for {worker.silent_for_us / 1e6:.0f}s"
+                if self._store.declare_dead(worker.id, reason=reason, cause="silence", silent_for_us=allowed):
+                    dead.append(worker)
+            elif config.auto_requeue_stale_claimed and is_overdue(
+                worker, config.claimed_stale_threshold_ms, store_healthy_for_us=healthy
+            ):
+                reason = f"worker {worker.id} silent for {worker.silent_for_us / 1e6:.0f}s; its code never began"
+                self._store.requeue_silent_claims(
+                    threshold_us(config.claimed_stale_threshold_ms, worker.beat_interval_ms), reason=reason
+                )
+        return dead
+
+    def _unblock(self) -> None:
+        """A stopped worker of ours that has kept the write lock past the threshold is ended; a stranger is named."""
+        now = self._clock.mono_us()
+        blocker = self._store.blocker()
+        if blocker is None or not blocker.is_stopped:
+            self._blocked_since = None
+            return
+        self._blocked_since = self._blocked_since or now
+        self._reporter.store_blocked(str(blocker))
+        if now - self._blocked_since < self._config.running_stale_threshold_ms * 1000:
+            return
+        if any(worker.host.pid == blocker.pid and worker.same_boot for worker in self._peers):
+            os.kill(blocker.pid, signal.SIGKILL)

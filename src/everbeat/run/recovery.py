@@ -1,0 +1,185 @@
+"""Recovery is one thing: find who is gone, decide about what they held, write it under the fence, tell it.
+
+The reaper does it all the time, a starting worker before it claims anything, a person by command. Proofs come first: a
+freed lock or another boot is certain and acted on at once. For what a dead worker had marked RUNNING its journal says
+whether code began (PROTOCOL 20); where it can not be believed, RUNNING is taken at its word.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from everbeat.config import RecoveryConfig
+from everbeat.decide.recover import recovery_for
+from everbeat.model.recovery import (
+    Cause,
+    DeadWorker,
+    Orphan,
+    RecoveredTask,
+    RecoveryPolicy,
+    RecoveryReport,
+    Settled,
+    Verdict,
+)
+from everbeat.model.state import TaskStatus
+from everbeat.model.task import Claim, TaskPolicy
+from everbeat.model.worker import Host, WorkerInfo, WorkerStatus
+from everbeat.run.journal import Journal
+from everbeat.run.lockfile import Liveness, probe
+from everbeat.store.interface import Store
+
+BATCH = 1000
+
+
+@dataclass(slots=True)
+class Findings:
+    """What one pass did, for its report."""
+
+    dead: list[WorkerInfo] = field(default_factory=list)
+    recovered: list[tuple[Claim, RecoveredTask]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.dead or self.recovered)
+
+    def report(self, started_at: datetime) -> RecoveryReport:
+        return RecoveryReport(
+            started_at=started_at,
+            completed_at=datetime.now(UTC),
+            recovered_tasks=[task for _, task in self.recovered],
+            dead_workers=[
+                DeadWorker(
+                    worker_id=worker.id,
+                    last_heartbeat=worker.last_beat_at,
+                    orphaned_tasks=[task.task_id for claim, task in self.recovered if claim.worker_id == worker.id],
+                )
+                for worker in self.dead
+            ],
+        )
+
+
+class Recovery:
+    def __init__(
+        self, store: Store, config: RecoveryConfig, me: Host, *, jitter: Callable[[], float] = random.random
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._policy = config.to_policy()
+        self._me = me
+        self._jitter = jitter
+
+    def run(self, *, actor: str, but: str | None = None) -> RecoveryReport | None:
+        """One pass by proof, for every worker but `but`; None if there was nothing to do."""
+        started_at = datetime.now(UTC)
+        findings = Findings(dead=self.bury_proven(self._store.workers(alive_only=True), but=but))
+        return self.finish(findings, started_at, actor=actor)
+
+    def finish(self, findings: Findings, started_at: datetime, *, actor: str) -> RecoveryReport | None:
+        """Recover whatever has no owner now, and save the report if anything was done."""
+        findings.recovered += self.recover_orphans()
+        if not findings:
+            return None
+        report = findings.report(started_at)
+        self._store.save_report(report, actor=actor)
+        return report
+
+    def bury_proven(self, workers: Iterable[WorkerInfo], *, but: str | None) -> list[WorkerInfo]:
+        """Declare dead whom the kernel proves gone."""
+        dead: list[WorkerInfo] = []
+        for worker in workers:
+            reason = None if worker.id == but else self._proof(worker)
+            if reason and self._store.declare_dead(worker.id, reason=reason, cause="proof"):
+                dead.append(worker)
+        return dead
+
+    def recover_orphans(self) -> list[tuple[Claim, RecoveredTask]]:
+        done: list[tuple[Claim, RecoveredTask]] = []
+        owners: dict[str, WorkerInfo] | None = None
+        seen: set[tuple[int, int]] = set()
+        while True:
+            found = [c for c in self._store.orphans(limit=BATCH + len(seen)) if (c.seq, c.fence) not in seen]
+            if not found:
+                return done
+            seen |= {(claim.seq, claim.fence) for claim in found}
+            if owners is None:
+                owners = {worker.id: worker for worker in self._store.workers()}
+            wanted = [claim for claim in found if self._may_touch(claim)]
+            done += recover_all(self._store, self._orphans(wanted, owners), self._policy, jitter=self._jitter)
+
+    def _may_touch(self, claim: Claim) -> bool:
+        if claim.status is TaskStatus.CLAIMED:
+            return self._config.auto_requeue_stale_claimed
+        return self._config.auto_fail_stale_running
+
+    def _proof(self, worker: WorkerInfo) -> str | None:
+        if not worker.same_boot:
+            return f"the host was restarted since worker {worker.id} ran on it"
+        liveness, reason = probe(worker.lock, worker.id, worker.host, self._me)
+        return reason if liveness is Liveness.FREE else None
+
+    def _orphans(self, claims: Sequence[Claim], owners: dict[str, WorkerInfo]) -> list[Orphan]:
+        begun: dict[str, frozenset[tuple[int, int]] | None] = {}
+        orphans: list[Orphan] = []
+        for claim in claims:
+            owner = owners.get(claim.worker_id or "")
+            if owner is not None and owner.id not in begun:
+                begun[owner.id] = self._begun_under(owner)
+            marks = begun.get(owner.id) if owner else None
+            cause = Cause.LOST
+            if claim.status is TaskStatus.CLAIMED or (marks is not None and (claim.seq, claim.fence) not in marks):
+                cause = Cause.NEVER_BEGAN
+            orphans.append(Orphan(claim=claim, cause=cause, evidence=_evidence(owner, claim)))
+        return orphans
+
+    def _begun_under(self, owner: WorkerInfo) -> frozenset[tuple[int, int]] | None:
+        """The begin marks of a worker that is proven gone; None if they can not be believed."""
+        if not owner.same_boot:
+            return None
+        if (
+            owner.status is WorkerStatus.DEAD
+            and probe(owner.lock, owner.id, owner.host, self._me)[0] is not Liveness.FREE
+        ):
+            return None
+        facts = Journal.read(Journal.path_of(Path(owner.lock.path).parent, owner.id))
+        if facts is None or (facts.worker_id, facts.boot_id) != (owner.id, owner.host.boot_id):
+            return None
+        return facts.begun
+
+
+def recover_all(
+    store: Store, orphans: Sequence[Orphan], policy: RecoveryPolicy, *, jitter: Callable[[], float] = random.random
+) -> list[tuple[Claim, RecoveredTask]]:
+    """Decide and write; one that can not be decided about is reported and left, the others proceed."""
+    decided: list[tuple[Orphan, Verdict]] = []
+    done: list[tuple[Claim, RecoveredTask]] = []
+    for orphan in orphans:
+        try:
+            decided.append((orphan, recovery_for(orphan, policy, jitter=jitter())))
+        except (ValueError, TypeError) as error:
+            done.append((orphan.claim, _told(orphan, None, error=f"its stored policy can not be read: {error}")))
+    settlements = store.recover(decided) if decided else []
+    for (orphan, verdict), settlement in zip(decided, settlements, strict=True):
+        if isinstance(settlement, Settled):
+            done.append((orphan.claim, _told(orphan, verdict)))
+    return done
+
+
+def _told(orphan: Orphan, verdict: Verdict | None, *, error: str | None = None) -> RecoveredTask:
+    claim = orphan.claim
+    return RecoveredTask(
+        task_id=claim.id,
+        action=verdict.action if verdict else "none",
+        attempt_count=claim.attempt - claim.free_attempts,
+        max_attempts=TaskPolicy.load(claim.policy).max_attempts if verdict else 0,
+        success=error is None,
+        error=error,
+        previous_worker_id=claim.worker_id,
+        reason=verdict.reason if verdict else None,
+    )
+
+
+def _evidence(owner: WorkerInfo | None, claim: Claim) -> str:
+    if owner is None:
+        return f"worker {claim.worker_id or '(none)'} is unknown"
+    return owner.end_reason or f"worker {owner.id} on {owner.host.name} {owner.status}"

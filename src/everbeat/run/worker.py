@@ -1,0 +1,268 @@
+"""A worker: one identity after another, each with its processes, its dispatcher and its loops.
+
+The supervisor runs no user code; what it must know of the application it is told by the fork server. A life begins with
+a new id, a lock and a journal, recovers what others left before it claims anything (P10), and ends by a signal, when a
+burst is done, or because others declared it dead: then its processes are killed, what they had finished is offered, and
+the next life begins (PROTOCOL 2).
+"""
+
+import json
+import secrets
+import select
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+
+from everbeat import __version__
+from everbeat.clock import Clock, SystemClock
+from everbeat.config import AppConfig, broker_from_url
+from everbeat.model import event
+from everbeat.model.event import Event
+from everbeat.model.recovery import RecoveryReport
+from everbeat.model.worker import NewWorker
+from everbeat.report.log import Reporter
+from everbeat.run.crew import AppFacts, AppFailed, AppReady, Crew
+from everbeat.run.dispatcher import Dispatcher, Staffing
+from everbeat.run.heartbeat import Heartbeat
+from everbeat.run.journal import DEFAULT_ENTRIES, Journal
+from everbeat.run.lockfile import WorkerLock, this_host
+from everbeat.run.reaper import Reaper
+from everbeat.run.recovery import Recovery
+from everbeat.run.service import Service
+from everbeat.run.signals import Signals
+from everbeat.store.interface import Store
+from everbeat.store.open import open_store
+
+PATIENCE = 2.0
+POLL_US = 500_000
+DEFAULT_ASYNC_SLOTS = 100
+DISMISS_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    target: str
+    processes: int
+    async_slots: int | None = None
+    """None: a hundred if the application has async tasks."""
+    queues: tuple[str, ...] | None = None
+    name: str | None = None
+    imports: tuple[str, ...] = ()
+    database_url: str | None = None
+    burst: bool = False
+    drain_timeout: float = 25.0
+    frame_depth: int = 64
+
+
+class AppUnusable(Exception):
+    """The application could not be imported: `kind` is "missing", "raised" or "died"."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def run_worker(
+    options: WorkerOptions,
+    *,
+    clock: Clock | None = None,
+    reporter: Reporter | None = None,
+    announce: Callable[["Life", RecoveryReport | None], None] = lambda life, report: None,
+) -> int:
+    """Run until a signal or the end of a burst; the exit code. `announce` is told when a life is ready to work."""
+    clock, reporter = clock or SystemClock(), reporter or Reporter()
+    with Signals() as signals, ExitStack() as outer:
+        crew = Crew(target=options.target, imports=options.imports)
+        outer.callback(crew.stop)
+        crew.start()
+        facts = _await_app(crew, signals)
+        while facts is not None:
+            with ExitStack() as stack:
+                life = Life(options, crew, facts, clock, reporter, stack)
+                report = life.begin()
+                announce(life, report)
+                if not life.go_on(signals):
+                    return 0
+    return 0
+
+
+def _await_app(crew: Crew, signals: Signals) -> AppFacts | None:
+    """What the fork server says of the application; None if we were told to stop meanwhile."""
+    poll = select.poll()
+    poll.register(crew.fileno(), select.POLLIN)
+    poll.register(signals.fileno(), select.POLLIN)
+    while not signals.take():
+        for news in crew.collect():
+            if isinstance(news, AppReady):
+                return news.facts
+            if isinstance(news, AppFailed):
+                raise AppUnusable(news.kind, news.message)
+        poll.poll(1000)
+    return None
+
+
+class Life:
+    """A worker under one id."""
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        crew: Crew,
+        facts: AppFacts,
+        clock: Clock,
+        reporter: Reporter,
+        stack: ExitStack,
+    ) -> None:
+        self.options = options
+        self.facts = facts
+        self.config = _config(options, facts)
+        self.name = options.name or socket.gethostname()
+        self.worker_id = f"{self.name}-{secrets.token_hex(4)}"
+        self.host = this_host()
+        self.async_slots = _async_slots(options, facts)
+        self._crew = crew
+        self._clock = clock
+        self._reporter = reporter
+        self._stack = stack
+        self._services: list[Service] = []
+        self.store = self._open_store()
+        directory = self.store.state_directory
+        self._lock = WorkerLock.create(directory, self.worker_id)
+        self._journal = Journal.create(
+            directory,
+            self.worker_id,
+            boot_id=self.host.boot_id,
+            slots=2 + 2 * max(1, options.processes),
+            entries=DEFAULT_ENTRIES + self.async_slots,
+        )
+        self._bell = stack.enter_context(closing(self.store.listen(self.worker_id)))
+        crew.equip(self._lock, self._journal, beat_seconds=self._interval)
+        self.dispatcher = Dispatcher(
+            worker_id=self.worker_id,
+            hostname=self.host.name,
+            store=self.store,
+            crew=crew,
+            journal=self._journal,
+            staffing=self._staffing(),
+            recovery=self.config.recovery.to_policy(),
+            clock=clock,
+        )
+        self._heartbeat = Heartbeat(
+            worker_id=self.worker_id,
+            store=self._open_store(),
+            dispatcher=self.dispatcher,
+            recovery=self.config.recovery.to_policy(),
+            clock=clock,
+            interval=self._interval,
+        )
+
+    def begin(self) -> RecoveryReport | None:
+        """Register, recover what others left, start the loops. Nothing is claimed before this is done (P10)."""
+        recovery = self.config.recovery
+        self.store.register(
+            NewWorker(
+                id=self.worker_id,
+                name=self.name,
+                host=self.host,
+                lock=self._lock.identity,
+                queues=self.options.queues,
+                task_names=(*self.facts.sync_names, *self.facts.async_names),
+                processes=self.options.processes,
+                async_slots=self.async_slots,
+                beat_interval_ms=round(self._interval * 1000),
+                version=__version__,
+            )
+        )
+        actor = f"startup/{self.worker_id}"
+        report = Recovery(self.store, recovery, self.host).run(actor=actor, but=self.worker_id)
+        store = self._open_store()
+        reaper = Reaper(
+            worker_id=self.worker_id,
+            store=store,
+            recovery=Recovery(store, recovery, self.host),
+            config=recovery,
+            clock=self._clock,
+            reporter=self._reporter,
+        )
+        self._services = [Service(self._heartbeat, self._reporter), Service(reaper, self._reporter)]
+        for service in self._services:
+            service.start()
+        return report
+
+    def go_on(self, signals: Signals) -> bool:
+        """Turn the dispatcher until this life ends. True: it was declared dead, and another one should begin."""
+        poll = select.poll()
+        for fd in (self._crew.fileno(), self._bell.fileno(), signals.fileno()):
+            poll.register(fd, select.POLLIN)
+        stops, version, asked_at = 0, self.store.data_version(), self._clock.mono_us()
+        while not self.dispatcher.is_drained:
+            rung = poll.poll(min(self.dispatcher.wait_us(), POLL_US) / 1000)
+            if any(fd == self._bell.fileno() for fd, _ in rung):
+                self._bell.clear()
+                self.dispatcher.wake()
+            if self._clock.mono_us() - asked_at >= POLL_US:
+                asked_at, before, version = self._clock.mono_us(), version, self.store.data_version()
+                if version != before:
+                    self.dispatcher.wake()
+            if asked := signals.take():
+                stops += asked
+                self.dispatcher.drain(0 if stops > 1 else round(self.options.drain_timeout * 1_000_000))
+            self.dispatcher.tick()
+            if self._heartbeat.is_declared_dead or self.dispatcher.is_fenced:
+                self._end(fenced=True)
+                return not stops
+            if self.options.burst and self.dispatcher.is_idle:
+                self.dispatcher.drain(0)
+        self._end(fenced=False)
+        return False
+
+    def _end(self, *, fenced: bool) -> None:
+        """Commit the goodbye, then let go of what proves us alive (PROTOCOL 10)."""
+        for service in self._services:
+            service.stop()
+        self.dispatcher.dismiss()
+        give_up = time.monotonic() + DISMISS_SECONDS
+        while not self.dispatcher.is_dismissed and time.monotonic() < give_up:
+            select.select([self._crew.fileno()], [], [], 0.1)
+            self.dispatcher.tick()
+        if fenced:
+            facts = {"refused": self.dispatcher.tally.refused}
+            self.store.announce([Event(name=event.WORKER_FENCED, worker_id=self.worker_id, facts=facts)])
+            self._reporter.warn(event.WORKER_FENCED, worker=self.worker_id, **facts)
+        else:
+            self.store.retire(self.worker_id)
+        self._journal.close(unlink=True)
+        self._lock.close(unlink=True)
+
+    @property
+    def _interval(self) -> float:
+        recovery = self.config.recovery
+        return min(recovery.runner_heartbeat_interval_ms, recovery.claimer_heartbeat_interval_ms) / 1000
+
+    def _staffing(self) -> Staffing:
+        queues = self.options.queues
+        return Staffing(
+            processes=self.options.processes,
+            async_slots=self.async_slots,
+            sync_names=frozenset(self.facts.sync_names),
+            async_names=frozenset(self.facts.async_names),
+            queues=None if queues is None else frozenset(queues),
+            frame_depth=self.options.frame_depth,
+        )
+
+    def _open_store(self) -> Store:
+        """Each loop has a connection of its own."""
+        return self._stack.enter_context(closing(open_store(self.config, clock=self._clock, patience=PATIENCE)))
+
+
+def _config(options: WorkerOptions, facts: AppFacts) -> AppConfig:
+    config = AppConfig.from_facts(json.loads(facts.config_json))
+    return replace(config, broker=broker_from_url(options.database_url)) if options.database_url else config
+
+
+def _async_slots(options: WorkerOptions, facts: AppFacts) -> int:
+    if options.async_slots is not None:
+        return options.async_slots
+    return DEFAULT_ASYNC_SLOTS if facts.async_names else 0

@@ -1,0 +1,229 @@
+"""What a store does, in the order of a task's life.
+
+Every write is one short transaction. Every write by an executor carries its fence and worker id, so a caller that has
+been superseded changes nothing and is told so. Ages are measured by the store's own clock; times are UTC microseconds.
+
+A store raises `StoreUnavailable` when it can not be reached or written; nothing was changed then.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from everbeat.decide.room import Room
+from everbeat.model.event import Event, EventInfo
+from everbeat.model.recovery import Orphan, RecoveryReport, Settlement, Verdict
+from everbeat.model.state import TaskStatus
+from everbeat.model.task import Claim, Enqueued, Finished, NewTask, Outcome, TaskInfo
+from everbeat.model.worker import NewWorker, WorkerInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """The end of one ownership: which claim, what was decided, and the run it came from, if there was one."""
+
+    claim: Claim
+    verdict: Verdict
+    outcome: Outcome | None = None
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flush:
+    """One turn of a dispatcher: settle what ended, start what is ready, claim what fits."""
+
+    worker_id: str
+    endings: Sequence[Ending] = ()
+    starts: Sequence[Claim] = ()
+    room: Room | None = None
+    events: Sequence[Event] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flushed:
+    alive: bool
+    """False: this worker was declared dead. Nothing was started or claimed."""
+    settlements: list[Settlement] = field(default_factory=list)
+    """One for each ending, in order."""
+    started: list[Claim] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    next_due_in_us: int | None = None
+    """Until the next delayed task of any queue becomes ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A claim as a heartbeat names it."""
+
+    task_id: str
+    fence: int
+    role: str
+    """"claimer" or "runner"."""
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    alive: bool
+    strangers: list[Claim] = field(default_factory=list)
+    """Tasks the store shows as this worker's that were not in its set (PROTOCOL 9)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueCount:
+    queue: str
+    status: TaskStatus
+    count: int
+    oldest_run_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaleTask:
+    id: str
+    task_name: str
+    queue: str
+    status: str
+    worker_id: str | None
+    worker_hostname: str | None
+    worker_pid: int | None
+    last_heartbeat: datetime | None
+    started_at: datetime | None
+    seq: int
+    fence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter:
+    statuses: Collection[TaskStatus] = ()
+    names: Collection[str] = ()
+    queues: Collection[str] = ()
+    error_codes: Collection[str] = ()
+    since: datetime | None = None
+    quarantined: bool | None = None
+    limit: int = 50
+
+
+class Bell(Protocol):
+    """How an idle worker learns that something may be ready for it. Made by `Store.listen`."""
+
+    def fileno(self) -> int: ...
+
+    def clear(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Blocker(Protocol):
+    """The process that holds the write lock."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def is_stopped(self) -> bool: ...
+
+
+class Store(Protocol):
+    @property
+    def location(self) -> str:
+        """Where it is, for people: absolute, passwords masked."""
+
+    @property
+    def state_directory(self) -> Path:
+        """Where workers of this store on this host keep their lock files and journals."""
+
+    def close(self) -> None: ...
+
+    # -- sending ----------------------------------------------------------------------------------------------------
+
+    def enqueue(self, tasks: Sequence[NewTask]) -> list[Enqueued]:
+        """Store all or none, durably, and wake a worker. Calls from several threads share commits."""
+
+    # -- the life of a worker ---------------------------------------------------------------------------------------
+
+    def register(self, worker: NewWorker) -> None: ...
+
+    def beat(self, worker_id: str, held: Collection[Held]) -> Beat:
+        """Renew the worker row and write one heartbeat per held claim. Never revives a worker declared dead."""
+
+    def retire(self, worker_id: str) -> None:
+        """Say goodbye: the worker is stopped, what it still owns is free to be recovered."""
+
+    # -- the life of a task -----------------------------------------------------------------------------------------
+
+    def flush(self, flush: Flush) -> Flushed: ...
+
+    # -- recovery ---------------------------------------------------------------------------------------------------
+
+    def workers(self, *, alive_only: bool = False) -> list[WorkerInfo]: ...
+
+    def declare_dead(self, worker_id: str, *, reason: str, cause: str, silent_for_us: int | None = None) -> bool:
+        """One compare-and-set on the worker row; with `silent_for_us` it is tested again in it (PROTOCOL 2)."""
+
+    def requeue_silent_claims(self, silent_for_us: int, *, reason: str) -> int:
+        """Return the CLAIMED tasks of workers that have been silent for that long; their code never ran."""
+
+    def orphans(self, *, limit: int, after: Claim | None = None) -> list[Claim]:
+        """Owned tasks whose owner is dead, stopped or missing, in a fixed order. `after`: those that follow that one,
+        so that what is left alone does not hide the rest."""
+
+    def owned_by(self, worker_id: str, *, limit: int = 1000) -> list[Claim]: ...
+
+    def recover(
+        self, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = "system/recovery"
+    ) -> list[Settlement]:
+        """Apply verdicts on orphans under their fence; each with its history, attempt and event. One that can not be
+        written is `Unsettled` and does not stop the others."""
+
+    def take_role(self, role: str, worker_id: str, *, lease_us: int) -> bool:
+        """Hold a role for the whole store until the lease runs out (PROTOCOL 3)."""
+
+    def healthy_for_us(self) -> int:
+        """For how long the store has been written without an outage (PROTOCOL 14); 0 during one."""
+
+    def stale_tasks(self, status: TaskStatus, silent_for_us: int) -> list[StaleTask]: ...
+
+    def save_report(self, report: RecoveryReport, *, actor: str) -> None: ...
+
+    def reports(self, *, limit: int) -> list[RecoveryReport]: ...
+
+    # -- by a person ------------------------------------------------------------------------------------------------
+
+    def cancel(self, task_id: str, *, actor: str) -> bool:
+        """Cancel a task whose code has not begun."""
+
+    def revive(self, task_ids: Sequence[str], *, actor: str) -> list[str]:
+        """Another run for finished tasks, with fresh counters; the ids that were changed."""
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def get(self, task_id: str, *, full: bool = True) -> TaskInfo | None: ...
+
+    def finished(self, task_id: str) -> Finished | None:
+        """The end of a task; None while it is not terminal. Raises TaskNotFound."""
+
+    def wait(self, task_id: str, timeout: float | None) -> Finished | None: ...
+
+    async def await_(self, task_id: str, timeout: float | None) -> Finished | None: ...
+
+    def tasks(self, wanted: TaskFilter) -> list[TaskInfo]: ...
+
+    def counts(self) -> list[QueueCount]: ...
+
+    def events(self, *, after: int = 0, since: datetime | None = None, task_id: str | None = None,
+               limit: int = 1000) -> list[EventInfo]: ...  # fmt: skip
+
+    def announce(self, events: Iterable[Event]) -> None: ...
+
+    # -- waking -----------------------------------------------------------------------------------------------------
+
+    def listen(self, worker_id: str) -> Bell:
+        """A bell that rings when something may be ready for this worker. It may ring for nothing, and may be missed."""
+
+    def data_version(self) -> int:
+        """Changes when somebody else has written; cheap to ask, for what a missed bell would have told."""
+
+    def blocker(self) -> Blocker | None:
+        """Who keeps everybody from writing, if that can be known."""

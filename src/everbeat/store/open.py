@@ -1,0 +1,25 @@
+"""Open the store that a configuration names."""
+
+from pathlib import Path
+
+from everbeat.clock import Clock
+from everbeat.config import AppConfig, SQLiteConfig
+from everbeat.errors import ConfigError
+from everbeat.store.interface import Store
+
+
+def open_store(config: AppConfig, *, create: bool = True, clock: Clock | None = None, patience: float = 30.0) -> Store:
+    """`create=False` never makes a file: for commands that only look."""
+    broker = config.broker
+    if isinstance(broker, SQLiteConfig):
+        from everbeat.store.sqlite.store import SQLiteStore
+
+        return SQLiteStore(
+            Path(broker.path),
+            durability=broker.durability,
+            file_mode=broker.file_mode,
+            create=create and config.auto_migrate,
+            clock=clock,
+            patience=patience,
+        )
+    raise ConfigError("PostgreSQL is not supported yet by this version; use a sqlite:/// URL")

@@ -1,0 +1,1 @@
+"""Everbeat in one SQLite file."""

@@ -1,0 +1,129 @@
+"""Wake-ups between processes of one machine.
+
+A listener owns a FIFO in a directory; whoever commits something of interest writes a byte into it. A bell may ring for
+nothing and may be lost when its ringer is killed between commit and ring, so every listener also polls, slowly. For the
+same reason ringing never fails: it comes after a commit that must not be reported as failed.
+
+Two kinds, in directories of their own: `wake` for idle workers, named by worker id, and `done` for those who wait for
+a task, named by a digest of its id so that only they are woken.
+
+A FIFO is opened before it is given its name, so a named one without a reader belongs to the dead and is removed by
+whoever notices. A ringer never blocks: a full FIFO has been rung already.
+
+Things that do not work: inotify on the -wal fires before the commit is visible and loses the last wake-up; one FIFO
+shared by all workers wakes one that can not run the task; opening every bell of the directory runs out of descriptors
+when thousands wait.
+"""
+
+import errno
+import hashlib
+import os
+import secrets
+import select
+import time
+from collections.abc import Callable, Set
+from pathlib import Path
+
+from everbeat.errors import StoreUnavailable
+
+SETTLED_NS = 50_000_000
+
+
+class Bell:
+    """The listener's end."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._path = directory / name
+        hidden = directory / f".{name}.{secrets.token_hex(4)}"
+        self._fd = -1
+        try:
+            os.mkfifo(hidden, 0o600)
+            os.chmod(hidden, directory.stat().st_mode & 0o660)
+            self._fd = os.open(hidden, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+            os.rename(hidden, self._path)
+        except OSError as error:
+            self.close()
+            hidden.unlink(missing_ok=True)
+            raise StoreUnavailable(f"can not make a wake-up in {directory}: {error.strerror}") from error
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def clear(self) -> None:
+        try:
+            os.read(self._fd, 65536)
+        except BlockingIOError:
+            return
+
+    def wait(self, timeout: float) -> None:
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        if poll.poll(timeout * 1000):
+            self.clear()
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._path.unlink(missing_ok=True)
+            os.close(fd)
+
+
+class Ringer:
+    """The other end: knows who listens by watching the directory's time stamp, and keeps open what it has rung."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._seen = -1
+        self._names: set[str] = set()
+        self._fds: dict[str, int] = {}
+
+    def listeners(self) -> Set[str]:
+        """The names of all bells, fresh."""
+        try:
+            stamp = os.stat(self._directory).st_mtime_ns
+            if stamp != self._seen:
+                self._look(stamp)
+        except OSError:
+            self._names = set()
+        return self._names
+
+    def ring(self, wanted: Callable[[str], bool]) -> None:
+        for name in [name for name in self.listeners() if wanted(name)]:
+            try:
+                os.write(self._fd_of(name), b"!")
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                self._give_up_on(name, is_dead=error.errno in (errno.EPIPE, errno.ENXIO))
+
+    def close(self) -> None:
+        for name in list(self._fds):
+            self._let_go(name)
+        self._seen = -1
+
+    def _look(self, stamp: int) -> None:
+        self._names = {name for name in os.listdir(self._directory) if not name.startswith(".")}
+        for name in self._fds.keys() - self._names:
+            self._let_go(name)
+        # A stamp is coarse: one that is still fresh may hide a bell that is hung up right now.
+        self._seen = stamp if time.time_ns() - stamp > SETTLED_NS else -1
+
+    def _fd_of(self, name: str) -> int:
+        if name not in self._fds:
+            path = self._directory / name
+            self._fds[name] = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return self._fds[name]
+
+    def _give_up_on(self, name: str, *, is_dead: bool) -> None:
+        self._let_go(name)
+        if is_dead:
+            (self._directory / name).unlink(missing_ok=True)
+
+    def _let_go(self, name: str) -> None:
+        fd = self._fds.pop(name, None)
+        if fd is not None:
+            os.close(fd)
+
+
+def digest(task_id: str) -> str:
+    return hashlib.blake2b(task_id.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()

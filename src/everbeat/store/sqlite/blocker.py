@@ -1,0 +1,51 @@
+"""Who holds SQLite's write lock, as the kernel tells it.
+
+In WAL mode a writer holds a POSIX lock on one byte of the -shm file, and /proc/locks names its process. So the holder
+is known without any record of our own, also when it is a stranger (a forgotten sqlite3 shell), and nothing has to be
+opened: only the inode is asked for, because closing a descriptor of these files would drop locks (PROTOCOL 11).
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+WRITE_BYTE = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocker:
+    pid: int
+    state: str
+    """The letter of /proc: "T" for a stopped process."""
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.state in "Tt"
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} (stopped)" if self.is_stopped else f"pid {self.pid}"
+
+
+def find_blocker(database: Path) -> Blocker | None:
+    """The process that holds the write lock now; None if nobody does or the kernel does not say."""
+    try:
+        shm = os.stat(f"{database}-shm")
+        table = Path("/proc/locks").read_text()
+    except OSError:
+        return None
+    place = f"{os.major(shm.st_dev):02x}:{os.minor(shm.st_dev):02x}:{shm.st_ino}"
+    for line in table.splitlines():
+        words = line.split()
+        if "->" in words or words[1] != "POSIX" or words[3] != "WRITE" or words[5] != place:
+            continue
+        end = WRITE_BYTE if words[7] == "EOF" else int(words[7])
+        if int(words[6]) <= WRITE_BYTE <= end and int(words[4]) > 0:  # no pid: it lives in another namespace
+            return Blocker(pid=int(words[4]), state=_state_of(int(words[4])))
+    return None
+
+
+def _state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "?"

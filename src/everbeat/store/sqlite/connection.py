@@ -1,0 +1,373 @@
+"""One SQLite file, opened for one store: the writer, the reader, and the rules for touching it.
+
+* WAL, synchronous=FULL unless told otherwise, automatic checkpoints off.
+* A write is one short BEGIN IMMEDIATE transaction behind the turnstile. BEGIN waits at most 100 ms for a writer that
+  bypassed us, then queues up again; after `patience` it gives up and names who is in the way.
+* The WAL is checkpointed by whoever makes it long, under the turnstile it still holds, with RESTART, which takes the
+  write lock too: no writer and checkpointer overlap, which SQLite before 3.51.3 may answer with corruption. RESTART
+  and not TRUNCATE: commits into a reused WAL cost half of those into a growing one. It comes after the commit and can
+  not fail it.
+* The file is touched through SQLite only (PROTOCOL 11), and never created here: a file that was removed is an error.
+* Connections are opened at the first use and put away before a fork, so neither side inherits one.
+
+Things that do not work: leaving a connection open across a fork and opening another one in the child. SQLite counts
+locks per process and file in memory, which the fork copies: the child believes to hold locks that only the parent has,
+and once the parent is gone somebody else deletes the WAL that the child still writes to.
+"""
+
+import ctypes
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from everbeat.clock import Clock
+from everbeat.crashpoint import crash_point
+from everbeat.errors import StoreUnavailable
+from everbeat.store.sqlite import side
+from everbeat.store.sqlite.blocker import find_blocker
+from everbeat.store.sqlite.turnstile import Turnstile
+
+BEGIN_WAIT_MS = 100
+CHECKPOINT_ROWS = 4_000
+LONG_WAL = 64 * 1024 * 1024
+LONG_WAL_PAUSE = 1.0
+FORK_PATIENCE = 5.0
+DEFINITE = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
+"""Errors of a statement, not of the store: the same again would fail again."""
+
+Row = tuple[Any, ...]
+
+
+class Transaction:
+    """What the verbs of the store write through. `now` and `mono` are the moment it began, in microseconds."""
+
+    __slots__ = ("_connection", "mono", "now")
+
+    def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
+        self._connection = connection
+        self.now = clock.wall_us()
+        self.mono = clock.mono_us()
+
+    def run(self, sql: str, values: Any = ()) -> int:
+        return self._connection.execute(sql, values).rowcount
+
+    def many(self, sql: str, rows: Sequence[Any]) -> int:
+        """How many rows were changed by all of them together."""
+        return self._connection.executemany(sql, rows).rowcount if rows else 0
+
+    def rows(self, sql: str, values: Any = ()) -> Iterator[Row]:
+        """Read lazily: a caller that stops early has paid only for what it took."""
+        return self._connection.execute(sql, values)
+
+    def all(self, sql: str, values: Any = ()) -> list[Row]:
+        return self._connection.execute(sql, values).fetchall()
+
+    def one(self, sql: str, values: Any = ()) -> Row | None:
+        row: Row | None = self._connection.execute(sql, values).fetchone()
+        return row
+
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        """A part that is undone alone if it raises."""
+        self._connection.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK TO part")
+                self._connection.execute("RELEASE part")
+            raise
+        self._connection.execute("RELEASE part")
+
+
+class Database:
+    def __init__(self, path: Path, *, durability: str, clock: Clock, patience: float) -> None:
+        self.path = path
+        self.clock = clock
+        self.patience = patience
+        self.turnstile = Turnstile(side.directory_of(path) / "turnstile", like=path)
+        self._durability = durability
+        self._writing = threading.RLock()
+        self._reading = threading.RLock()
+        self._writer: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._is_writing = False
+        self._is_closed = False
+        self._put_away = False
+        self._pid = os.getpid()
+        self._changes = 0
+        self._checkpointed_at = 0.0
+        self.when_forked: Callable[[], None] | None = None
+        """Called in the child of a fork."""
+        _OPEN.add(self)
+
+    # -- transactions -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def write(self, point: str | None = None) -> Iterator[Transaction]:
+        """A transaction: committed at the end of the block, rolled back if it raises. `point` names crash points."""
+        with self._alone_in_this_process() as writer:
+            try:
+                self._begin(writer)
+                yield Transaction(writer, self.clock)
+                if point:
+                    crash_point(f"{point}.before_commit")
+                self._commit(writer)
+                if point:
+                    crash_point(f"{point}.after_commit")
+                self._checkpoint_if_long(writer)
+            except sqlite3.Error as error:
+                raise self._translate(error) from error
+            finally:
+                self._end(writer)
+
+    @contextmanager
+    def read(self, *, steady: bool = False) -> Iterator[Transaction]:
+        """Read on a connection of its own, which no writer blocks. `steady`: all of it sees one moment."""
+        with self._reading:
+            try:
+                reader = self._reader = self._reader or self._open(query_only=True)
+                if not steady or reader.in_transaction:
+                    yield Transaction(reader, self.clock)
+                    return
+                reader.execute("BEGIN")
+                try:
+                    yield Transaction(reader, self.clock)
+                finally:
+                    reader.rollback()
+            except sqlite3.Error as error:
+                raise self._translate(error) from error
+
+    @contextmanager
+    def alone(self) -> Iterator[sqlite3.Connection]:
+        """The writer behind the turnstile, outside a transaction, for schema work. Never bypasses."""
+        with self._alone_in_this_process() as writer:
+            try:
+                if not self.turnstile.insist(self.patience):
+                    raise StoreUnavailable(self._blocked())
+                writer.execute(f"PRAGMA busy_timeout={round(self.patience * 1000)}")
+                yield writer
+            except sqlite3.Error as error:
+                raise self._translate(error) from error
+            finally:
+                self._end(writer)
+                if self._writer is writer:
+                    writer.execute(f"PRAGMA busy_timeout={BEGIN_WAIT_MS}")
+
+    def data_version(self) -> int:
+        """Changes whenever another connection has committed."""
+        with self.read() as tx:
+            row = tx.one("PRAGMA data_version")
+        return int(row[0]) if row else 0
+
+    def checkpoint(self, mode: str = "RESTART") -> tuple[bool, int]:
+        """Move the WAL into the database: whether it was complete, and how many frames."""
+        with self.alone() as connection:
+            busy, _, moved = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+        return not busy, moved
+
+    def close(self) -> None:
+        with self._writing, self._reading:
+            self._is_closed = True
+            self._close_connections()
+            self.turnstile.close()
+        _OPEN.discard(self)
+
+    # -- forks ------------------------------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Put the connections away, so that the child inherits none. Waits for what other threads are doing."""
+        if not self._writing.acquire(timeout=FORK_PATIENCE):
+            return
+        if not self._reading.acquire(timeout=FORK_PATIENCE):
+            self._writing.release()
+            return
+        self._put_away = not self._is_busy
+        if self._put_away:
+            self._close_connections()
+        else:  # this very thread forks in the middle of a transaction
+            self._reading.release()
+            self._writing.release()
+
+    def after_fork_in_parent(self) -> None:
+        if self._put_away:
+            self._put_away = False
+            self._reading.release()
+            self._writing.release()
+
+    def after_fork_in_child(self) -> None:
+        """Once per child, whoever comes first: our own handler, or an owner that forgets the store."""
+        if self._pid == os.getpid():
+            return
+        self._pid = os.getpid()
+        self.turnstile.start_afresh()
+        self._writing, self._reading = threading.RLock(), threading.RLock()
+        if not self._put_away:
+            self._abandon_connections()
+        self._put_away = self._is_writing = False
+        if self.when_forked is not None:
+            self.when_forked()
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._is_writing or (self._reader is not None and self._reader.in_transaction)
+
+    def _abandon_connections(self) -> None:
+        """A transaction was open for too long to wait for its end. Nothing may touch its connection here, not even a
+        finalizer, and this process can not open the file safely any more."""
+        for connection in (self._writer, self._reader):
+            if connection is not None:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+                _UNSAFE.add(self.path)
+        self._writer = self._reader = None
+
+    # -- within -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _alone_in_this_process(self) -> Iterator[sqlite3.Connection]:
+        with self._writing:
+            if self._is_writing:  # a signal handler, in the middle of a transaction of the thread it interrupted
+                raise RuntimeError(f"{self.path} is being written by this thread already")
+            writer = self._writer = self._writer or self._open(query_only=False)
+            self._is_writing = True
+            try:
+                yield writer
+            finally:
+                self._is_writing = False
+
+    def _begin(self, writer: sqlite3.Connection) -> None:
+        give_up = time.monotonic() + self.patience
+        while True:
+            self.turnstile.enter()
+            try:
+                writer.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                self.turnstile.leave()
+                if not _is_busy(error):
+                    raise
+                if time.monotonic() >= give_up:
+                    raise StoreUnavailable(self._blocked()) from error
+            else:
+                return
+
+    def _commit(self, writer: sqlite3.Connection) -> None:
+        try:
+            writer.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            if _code(error) == sqlite3.SQLITE_IOERR:  # written but not known to be synced
+                raise StoreUnavailable(f"{self.path}: {error} while committing.", maybe_stored=True) from error
+            raise
+
+    def _end(self, writer: sqlite3.Connection) -> None:
+        """Whatever happened: no transaction and no turnstile is kept."""
+        try:
+            if writer.in_transaction:
+                writer.rollback()
+        except sqlite3.Error:
+            # The disk is in trouble. A connection that can not roll back is of no use; closing it ends its locks.
+            self._writer = None
+            writer.close()
+        finally:
+            self.turnstile.leave()
+
+    def _checkpoint_if_long(self, writer: sqlite3.Connection) -> None:
+        """After the commit, so nothing that goes wrong here may reach the caller."""
+        is_long = self._is_wal_long()
+        if not self.turnstile.is_held or (writer.total_changes - self._changes < CHECKPOINT_ROWS and not is_long):
+            return
+        self._changes = writer.total_changes
+        self._checkpointed_at = time.monotonic()
+        try:
+            writer.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if is_long else 'RESTART'})").fetchone()
+        except sqlite3.Error:
+            return
+
+    def _is_wal_long(self) -> bool:
+        """By its size, for few rows with large arguments. A reader may keep it long: not tried at every commit."""
+        try:
+            size = os.stat(f"{self.path}-wal").st_size
+        except OSError:
+            return False
+        return size > LONG_WAL and time.monotonic() - self._checkpointed_at > LONG_WAL_PAUSE
+
+    def _open(self, *, query_only: bool) -> sqlite3.Connection:
+        if self._is_closed:
+            raise StoreUnavailable(f"{self.path}: this store was closed.")
+        if self.path in _UNSAFE:
+            raise StoreUnavailable(
+                f"{self.path}: this process was forked in the middle of a transaction and can not use the store. "
+                f"Fork earlier, or start a new process instead."
+            )
+        connection: sqlite3.Connection | None = None
+        try:
+            connection = sqlite3.connect(
+                f"{self.path.as_uri()}?mode=rw", uri=True, isolation_level=None, check_same_thread=False,
+                timeout=self.patience if query_only else BEGIN_WAIT_MS / 1000, cached_statements=256,
+            )  # fmt: skip
+            connection.execute("PRAGMA wal_autocheckpoint=0")
+            connection.execute(f"PRAGMA synchronous={'FULL' if self._durability == 'full' else 'NORMAL'}")
+            connection.execute("PRAGMA cache_size=-16000")
+            if query_only:
+                connection.execute("PRAGMA query_only=1")
+        except sqlite3.Error as error:
+            if connection is not None:
+                connection.close()
+            raise self._translate(error) from error
+        return connection
+
+    def _close_connections(self) -> None:
+        for connection in (self._writer, self._reader):
+            if connection is not None:
+                connection.close()
+        self._writer = self._reader = None
+        self._changes = 0
+
+    def _translate(self, error: sqlite3.Error) -> Exception:
+        if isinstance(error, DEFINITE):
+            return error
+        if _is_busy(error):
+            return StoreUnavailable(self._blocked())
+        return StoreUnavailable(f"{self.path}: {error}. Nothing was changed.")
+
+    def _blocked(self) -> str:
+        blocker = find_blocker(self.path)
+        who = f"store blocked by {blocker}" if blocker else "store blocked"
+        return f"{self.path}: {who}; could not write for {self.patience:.0f}s. Nothing was changed."
+
+
+_OPEN: "weakref.WeakSet[Database]" = weakref.WeakSet()
+_UNSAFE: set[Path] = set()
+"""Files that this process inherited in the middle of a transaction of its parent."""
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The primary result code, without the extension."""
+    return int(getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
+
+
+def _before_fork() -> None:
+    for database in tuple(_OPEN):
+        database.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for database in tuple(_OPEN):
+        database.after_fork_in_parent()
+
+
+def _after_fork_in_child() -> None:
+    for database in tuple(_OPEN):
+        database.after_fork_in_child()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

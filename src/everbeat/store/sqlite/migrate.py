@@ -1,0 +1,82 @@
+"""The schema, in numbered steps. Created on an empty store; changed only when asked to (PROTOCOL 37)."""
+
+import sqlite3
+import uuid
+from importlib import resources
+from pathlib import Path
+
+from everbeat.errors import SchemaMismatch, StoreUnavailable
+from everbeat.model.state import TaskStatus
+from everbeat.store.sqlite.connection import Database
+
+IS_OURS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'everbeat_meta'"
+VERSION = "SELECT value FROM everbeat_meta WHERE key = 'schema_version'"
+SET_META = "INSERT INTO everbeat_meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+
+
+def steps() -> list[tuple[int, str]]:
+    folder = resources.files("everbeat.store.sqlite") / "schema"
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
+    return [(int(file.name[:4]), file.read_text()) for file in files]
+
+
+def newest() -> int:
+    return steps()[-1][0]
+
+
+def version_of(database: Database) -> int:
+    """0 for a file without our tables."""
+    with database.read(steady=True) as tx:
+        if tx.one(IS_OURS) is None:
+            return 0
+        return _number(database.path, tx.one(VERSION))
+
+
+def check(database: Database, found: int) -> None:
+    if found > newest():
+        raise SchemaMismatch(
+            f"{database.path} has schema {found}, this Everbeat knows up to {newest()}. "
+            f"Nothing was changed. Upgrade Everbeat."
+        )
+    if found < newest():
+        raise SchemaMismatch(
+            f"{database.path} has schema {found}, this Everbeat needs {newest()}. "
+            f"Nothing was changed. Run: everbeat db migrate"
+        )
+
+
+def create(database: Database) -> int:
+    """Make the schema if the store has none, and say which it has now. Several processes may try at once; a file with
+    somebody else's tables gets ours beside them."""
+    with database.alone() as connection:
+        mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+        if mode != "wal":
+            raise StoreUnavailable(
+                f"{database.path}: SQLite can not use a write-ahead log here (it offers {mode}). Nothing was changed. "
+                f"Put the file on a local disk."
+            )
+        connection.execute("BEGIN IMMEDIATE")
+        if connection.execute(IS_OURS).fetchone():
+            return _number(database.path, connection.execute(VERSION).fetchone())
+        for version, script in steps():
+            _apply(connection, version, script)
+        connection.execute(SET_META, ("store_id", str(uuid.uuid4())))
+        connection.execute("COMMIT")
+    return newest()
+
+
+def _apply(connection: sqlite3.Connection, version: int, script: str) -> None:
+    states = ", ".join(f"'{status}'" for status in TaskStatus)
+    statement = ""
+    for line in script.replace("{states}", states).splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            connection.execute(statement)
+            statement = ""
+    connection.execute(SET_META, ("schema_version", str(version)))
+
+
+def _number(path: Path, stored: tuple[str, ...] | None) -> int:
+    if stored is None or not stored[0].isdecimal():
+        raise StoreUnavailable(f"{path}: its schema version is missing or damaged. Nothing was changed.")
+    return int(stored[0])

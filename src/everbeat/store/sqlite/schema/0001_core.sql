@@ -1,0 +1,204 @@
+-- The core: tasks, their runs and history, workers and their beats, events and reports.
+-- Times are microseconds: *_at is UTC wall clock, *_mono is CLOCK_MONOTONIC of the boot named beside it.
+
+CREATE TABLE everbeat_meta (
+    key   TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE everbeat_tasks (
+    seq            INTEGER PRIMARY KEY AUTOINCREMENT,
+    id             TEXT    NOT NULL UNIQUE,
+    name           TEXT    NOT NULL,
+    queue          TEXT    NOT NULL,
+    priority       INTEGER NOT NULL,
+    status         TEXT    NOT NULL DEFAULT 'PENDING' CHECK (status IN ({states})),
+    fence          INTEGER NOT NULL DEFAULT 0,
+    worker_id      TEXT,
+    attempt        INTEGER NOT NULL DEFAULT 0,
+    free_attempts  INTEGER NOT NULL DEFAULT 0,
+    max_attempts   INTEGER NOT NULL DEFAULT 1,
+    crash_count    INTEGER NOT NULL DEFAULT 0,
+    lost_count     INTEGER NOT NULL DEFAULT 0,
+    dispatch_count INTEGER NOT NULL DEFAULT 0,
+    solo           INTEGER NOT NULL DEFAULT 0,
+    quarantined    INTEGER NOT NULL DEFAULT 0,
+    created_at     INTEGER NOT NULL,
+    run_at         INTEGER NOT NULL,
+    due_at         INTEGER,              -- set while the task waits for a time; NULL once it is ready
+    started_at     INTEGER,
+    finished_at    INTEGER,
+    waiting_for    TEXT,                 -- why a PENDING task is not ready, if not for a time
+    policy         TEXT,
+    error_code     TEXT,
+    error_message  TEXT,
+    error          TEXT,
+    args           BLOB    NOT NULL,
+    result         BLOB
+);
+
+-- Claims read these entries in order and nothing else, so neither backlog nor history slows them.
+CREATE INDEX everbeat_tasks_ready ON everbeat_tasks (queue, name, priority, seq)
+    WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL;
+CREATE INDEX everbeat_tasks_due ON everbeat_tasks (due_at)
+    WHERE status = 'PENDING' AND due_at IS NOT NULL;
+CREATE INDEX everbeat_tasks_owned ON everbeat_tasks (worker_id)
+    WHERE status IN ('CLAIMED', 'RUNNING');
+CREATE INDEX everbeat_tasks_quarantined ON everbeat_tasks (seq)
+    WHERE quarantined = 1;
+
+-- One row for each run that did not end in a result. Append-only.
+CREATE TABLE everbeat_attempts (
+    id            INTEGER PRIMARY KEY,
+    task_id       TEXT    NOT NULL,
+    attempt       INTEGER NOT NULL,
+    fence         INTEGER NOT NULL,
+    outcome       TEXT    NOT NULL,
+    will_retry    INTEGER NOT NULL,
+    billed        INTEGER NOT NULL,
+    started_at    INTEGER,
+    finished_at   INTEGER NOT NULL,
+    error_code    TEXT,
+    error_message TEXT,
+    error         TEXT,
+    worker_id     TEXT,
+    hostname      TEXT,
+    pid           INTEGER
+);
+CREATE INDEX everbeat_attempts_task ON everbeat_attempts (task_id);
+
+-- Recovery, failure and manual changes: who, when, why. Append-only.
+CREATE TABLE everbeat_history (
+    id         INTEGER PRIMARY KEY,
+    task_id    TEXT    NOT NULL,
+    at         INTEGER NOT NULL,
+    actor      TEXT    NOT NULL,
+    change     TEXT    NOT NULL,
+    old_status TEXT    NOT NULL,
+    new_status TEXT    NOT NULL,
+    reason     TEXT,
+    attempt    INTEGER NOT NULL,
+    fence      INTEGER NOT NULL,
+    worker_id  TEXT
+);
+CREATE INDEX everbeat_history_task ON everbeat_history (task_id);
+
+-- Outcomes that came after their ownership had ended. Nothing is thrown away.
+CREATE TABLE everbeat_late_outcomes (
+    id            INTEGER PRIMARY KEY,
+    task_id       TEXT    NOT NULL,
+    fence         INTEGER NOT NULL,
+    attempt       INTEGER NOT NULL,
+    worker_id     TEXT    NOT NULL,
+    at            INTEGER NOT NULL,
+    found_status  TEXT    NOT NULL,
+    found_fence   INTEGER NOT NULL,
+    result        BLOB,
+    error_code    TEXT,
+    error_message TEXT
+);
+CREATE INDEX everbeat_late_outcomes_task ON everbeat_late_outcomes (task_id);
+
+CREATE TABLE everbeat_workers (
+    id               TEXT PRIMARY KEY,
+    name             TEXT    NOT NULL,
+    status           TEXT    NOT NULL CHECK (status IN ('alive', 'dead', 'stopped')),
+    hostname         TEXT    NOT NULL,
+    boot_id          TEXT    NOT NULL,
+    pid              INTEGER NOT NULL,
+    pid_started      INTEGER NOT NULL,
+    pid_namespace    INTEGER NOT NULL,
+    lock_path        TEXT    NOT NULL,
+    lock_device      INTEGER NOT NULL,
+    lock_inode       INTEGER NOT NULL,
+    queues           TEXT,
+    task_names       TEXT    NOT NULL,
+    processes        INTEGER NOT NULL,
+    async_slots      INTEGER NOT NULL,
+    beat_interval_ms INTEGER NOT NULL,
+    version          TEXT    NOT NULL,
+    started_at       INTEGER NOT NULL,
+    beat_at          INTEGER NOT NULL,
+    beat_mono        INTEGER NOT NULL,
+    beat_seq         INTEGER NOT NULL DEFAULT 0,
+    ended_at         INTEGER,
+    end_cause        TEXT,
+    end_reason       TEXT
+) WITHOUT ROWID;
+CREATE INDEX everbeat_workers_alive ON everbeat_workers (id) WHERE status = 'alive';
+
+CREATE TABLE everbeat_heartbeats (
+    id        INTEGER PRIMARY KEY,
+    task_id   TEXT    NOT NULL,
+    sender_id TEXT    NOT NULL,
+    role      TEXT    NOT NULL CHECK (role IN ('claimer', 'runner')),
+    sent_at   INTEGER NOT NULL,
+    hostname  TEXT    NOT NULL,
+    pid       INTEGER NOT NULL,
+    fence     INTEGER NOT NULL
+);
+CREATE INDEX everbeat_heartbeats_task ON everbeat_heartbeats (task_id, fence);
+
+-- For how long the store has been written without a gap: judges read it, every beat maintains it.
+CREATE TABLE everbeat_health (
+    id                 INTEGER PRIMARY KEY CHECK (id = 1),
+    boot_id            TEXT    NOT NULL,
+    healthy_since_mono INTEGER NOT NULL,
+    last_write_mono    INTEGER NOT NULL
+);
+
+-- Who does what only one worker needs to do. A lease, never a lock: a frozen holder loses it.
+CREATE TABLE everbeat_roles (
+    role       TEXT PRIMARY KEY,
+    worker_id  TEXT    NOT NULL,
+    boot_id    TEXT    NOT NULL,
+    until_mono INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE everbeat_events (
+    id        INTEGER PRIMARY KEY,
+    at        INTEGER NOT NULL,
+    name      TEXT    NOT NULL,
+    task_id   TEXT,
+    worker_id TEXT,
+    facts     TEXT    NOT NULL
+);
+CREATE INDEX everbeat_events_task ON everbeat_events (task_id) WHERE task_id IS NOT NULL;
+
+CREATE TABLE everbeat_recovery_reports (
+    id     INTEGER PRIMARY KEY,
+    at     INTEGER NOT NULL,
+    actor  TEXT    NOT NULL,
+    report TEXT    NOT NULL
+);
+
+CREATE VIEW everbeat_tasks_readable AS
+    SELECT seq, id, name, queue, priority, status, attempt, max_attempts, crash_count, lost_count, quarantined, fence,
+           worker_id, strftime('%Y-%m-%d %H:%M:%f', created_at / 1e6, 'unixepoch') AS created_at,
+           strftime('%Y-%m-%d %H:%M:%f', run_at / 1e6, 'unixepoch') AS run_at,
+           strftime('%Y-%m-%d %H:%M:%f', started_at / 1e6, 'unixepoch') AS started_at,
+           strftime('%Y-%m-%d %H:%M:%f', finished_at / 1e6, 'unixepoch') AS finished_at,
+           waiting_for, error_code, error_message
+      FROM everbeat_tasks;
+CREATE VIEW everbeat_workers_readable AS
+    SELECT id, name, status, hostname, pid, queues, processes, async_slots, version,
+           strftime('%Y-%m-%d %H:%M:%f', started_at / 1e6, 'unixepoch') AS started_at,
+           strftime('%Y-%m-%d %H:%M:%f', beat_at / 1e6, 'unixepoch') AS beat_at,
+           strftime('%Y-%m-%d %H:%M:%f', ended_at / 1e6, 'unixepoch') AS ended_at, end_cause, end_reason
+      FROM everbeat_workers;
+CREATE VIEW everbeat_heartbeats_readable AS
+    SELECT id, task_id, sender_id, role, strftime('%Y-%m-%d %H:%M:%f', sent_at / 1e6, 'unixepoch') AS sent_at, hostname, pid, fence
+      FROM everbeat_heartbeats;
+CREATE VIEW everbeat_history_readable AS
+    SELECT id, task_id, strftime('%Y-%m-%d %H:%M:%f', at / 1e6, 'unixepoch') AS at, actor, change, old_status, new_status, reason,
+           attempt, fence, worker_id
+      FROM everbeat_history;
+CREATE VIEW everbeat_attempts_readable AS
+    SELECT id, task_id, attempt, outcome, will_retry, billed,
+           strftime('%Y-%m-%d %H:%M:%f', started_at / 1e6, 'unixepoch') AS started_at,
+           strftime('%Y-%m-%d %H:%M:%f', finished_at / 1e6, 'unixepoch') AS finished_at,
+           error_code, error_message, worker_id, hostname, pid
+      FROM everbeat_attempts;
+CREATE VIEW everbeat_events_readable AS
+    SELECT id, strftime('%Y-%m-%d %H:%M:%f', at / 1e6, 'unixepoch') AS at, name, task_id, worker_id, facts
+      FROM everbeat_events;

@@ -1,0 +1,190 @@
+"""The life of a worker: registered, beating, stopped, or declared dead by others.
+
+A beat never revives (PROTOCOL 2): it is an UPDATE that asks for `alive`, and 0 rows means "I was declared dead".
+Death is one compare-and-set; when silence is the evidence, the silence is tested again in it. Liveness ages are
+monotonic microseconds of one boot (PROTOCOL 15): a row of another boot is silent without end.
+"""
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from everbeat.decide.liveness import is_outage
+from everbeat.model import event
+from everbeat.model.event import Event
+from everbeat.model.worker import Host, LockIdentity, NewWorker, WorkerInfo, WorkerStatus
+from everbeat.store.interface import Held
+from everbeat.store.moments import moment, moment_or_none
+from everbeat.store.sqlite.connection import Row, Transaction
+from everbeat.store.verbs.records import add_events, text
+
+FOREVER_US = 1 << 62
+
+REGISTER = """
+INSERT INTO everbeat_workers (id, name, status, hostname, boot_id, pid, pid_started, pid_namespace, lock_path,
+                              lock_device, lock_inode, queues, task_names, processes, async_slots, beat_interval_ms,
+                              version, started_at, beat_at, beat_mono)
+VALUES (?, ?, 'alive', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+
+BEATER = "SELECT boot_id, hostname FROM everbeat_workers WHERE id = ? AND status = 'alive'"
+
+BEAT = """
+UPDATE everbeat_workers SET beat_at = ?, beat_mono = ?, beat_seq = beat_seq + 1 WHERE id = ? AND status = 'alive'"""
+
+BEAT_FOR_TASK = """
+INSERT INTO everbeat_heartbeats (task_id, sender_id, role, sent_at, hostname, pid, fence)
+VALUES (?, ?, ?, ?, ?, ?, ?)"""
+
+HEALTH = "SELECT healthy_since_mono, last_write_mono FROM everbeat_health WHERE id = 1 AND boot_id = ?"
+
+# everbeat_workers_alive. Who could have written, and how often it does.
+BEATS = "SELECT beat_mono, beat_interval_ms FROM everbeat_workers WHERE status = 'alive' AND boot_id = ?"
+
+SET_HEALTH = """
+INSERT INTO everbeat_health (id, boot_id, healthy_since_mono, last_write_mono) VALUES (1, :boot_id, :since, :mono)
+ON CONFLICT (id) DO UPDATE SET boot_id = :boot_id, healthy_since_mono = :since, last_write_mono = :mono"""
+
+RETIRE = """
+UPDATE everbeat_workers SET status = 'stopped', ended_at = ?, end_cause = 'stopped', end_reason = 'stopped'
+ WHERE id = ? AND status = 'alive'"""
+
+# The verdict is tested again in the write that makes it true.
+DECLARE_DEAD = """
+UPDATE everbeat_workers SET status = 'dead', ended_at = :now, end_cause = :cause, end_reason = :reason
+ WHERE id = :id AND status = 'alive' AND (:silent IS NULL OR boot_id <> :boot_id OR :mono - beat_mono > :silent)"""
+
+FREE_ROLES = "DELETE FROM everbeat_roles WHERE worker_id = ?"
+
+TAKE_ROLE = """
+INSERT INTO everbeat_roles (role, worker_id, boot_id, until_mono) VALUES (:role, :id, :boot_id, :until)
+ON CONFLICT (role) DO UPDATE SET worker_id = :id, boot_id = :boot_id, until_mono = :until
+ WHERE worker_id = :id OR boot_id <> :boot_id OR until_mono < :mono"""
+
+SERVED = "SELECT id, queues, task_names FROM everbeat_workers WHERE status = 'alive'"
+
+WORKERS = """
+SELECT w.id, w.name, w.status, w.hostname, w.boot_id, w.pid, w.pid_started, w.pid_namespace, w.lock_path, w.lock_device,
+       w.lock_inode, w.queues, w.processes, w.async_slots, w.beat_interval_ms, w.version, w.started_at, w.beat_at,
+       w.beat_mono, w.ended_at, w.end_reason,
+       {held}
+  FROM everbeat_workers w"""
+WORKERS_ALIVE = WORKERS.format(held="0") + " WHERE w.status = 'alive' ORDER BY w.id"
+WORKERS_ALL = (
+    WORKERS.format(
+        held="""(SELECT count(*) FROM everbeat_tasks t
+                  WHERE t.worker_id = w.id AND t.status IN ('CLAIMED', 'RUNNING'))"""
+    )
+    + " ORDER BY w.started_at, w.id"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a worker can run."""
+
+    queues: frozenset[str] | None
+    names: frozenset[str]
+
+    def covers(self, queue: str, name: str) -> bool:
+        return (self.queues is None or queue in self.queues) and name in self.names
+
+
+def register(tx: Transaction, worker: NewWorker) -> None:
+    host, lock = worker.host, worker.lock
+    _keep_health(tx, host.boot_id)
+    tx.run(
+        REGISTER,
+        (worker.id, worker.name, host.name, host.boot_id, host.pid, host.pid_started, host.pid_namespace, lock.path,
+         lock.device, lock.inode, None if worker.queues is None else json.dumps(worker.queues),
+         json.dumps(worker.task_names), worker.processes, worker.async_slots, worker.beat_interval_ms, worker.version,
+         tx.now, tx.now, tx.mono),
+    )  # fmt: skip
+    facts = {"name": worker.name, "pid": host.pid, "hostname": host.name, "processes": worker.processes}
+    add_events(tx, [Event(name=event.WORKER_STARTED, worker_id=worker.id, facts=facts)])
+
+
+def beat(tx: Transaction, worker_id: str, held: Collection[Held]) -> bool:
+    beater = tx.one(BEATER, (worker_id,))
+    if beater is None:
+        return False
+    boot_id, hostname = beater
+    _keep_health(tx, boot_id)
+    tx.run(BEAT, (tx.now, tx.mono, worker_id))
+    tx.many(BEAT_FOR_TASK, [(h.task_id, worker_id, h.role, tx.now, hostname, h.pid, h.fence) for h in held])
+    return True
+
+
+def retire(tx: Transaction, worker_id: str) -> bool:
+    if not tx.run(RETIRE, (tx.now, worker_id)):
+        return False
+    tx.run(FREE_ROLES, (worker_id,))
+    add_events(tx, [Event(name=event.WORKER_STOPPED, worker_id=worker_id)])
+    return True
+
+
+def declare_dead(tx: Transaction, worker_id: str, *, boot_id: str, reason: str, cause: str,
+                 silent_for_us: int | None) -> bool:  # fmt: skip
+    values = {"id": worker_id, "now": tx.now, "mono": tx.mono, "boot_id": boot_id, "silent": silent_for_us}
+    if not tx.run(DECLARE_DEAD, values | {"cause": cause, "reason": text(reason)}):
+        return False
+    tx.run(FREE_ROLES, (worker_id,))
+    add_events(tx, [Event(name=event.WORKER_DEAD, worker_id=worker_id, facts={"cause": cause, "reason": reason})])
+    return True
+
+
+def take_role(tx: Transaction, role: str, worker_id: str, *, boot_id: str, lease_us: int) -> bool:
+    values = {"role": role, "id": worker_id, "boot_id": boot_id, "mono": tx.mono, "until": tx.mono + lease_us}
+    return tx.run(TAKE_ROLE, values) > 0
+
+
+def healthy_for_us(tx: Transaction, boot_id: str) -> int:
+    since = _healthy_since(tx, boot_id)
+    return 0 if since is None else tx.mono - since
+
+
+def workers(tx: Transaction, *, boot_id: str, alive_only: bool) -> list[WorkerInfo]:
+    return [_info(row, tx.mono, boot_id) for row in tx.all(WORKERS_ALIVE if alive_only else WORKERS_ALL)]
+
+
+def served(tx: Transaction) -> Iterator[tuple[str, Served]]:
+    """What each living worker can run."""
+    for worker_id, queues, names in tx.all(SERVED):
+        yield worker_id, Served(None if queues is None else frozenset(json.loads(queues)), frozenset(json.loads(names)))
+
+
+def _keep_health(tx: Transaction, boot_id: str) -> None:
+    """The store is written now; was it since the last time? Asked before the writer's own beat is renewed."""
+    since = _healthy_since(tx, boot_id)
+    tx.run(SET_HEALTH, {"boot_id": boot_id, "since": tx.mono if since is None else since, "mono": tx.mono})
+
+
+def _healthy_since(tx: Transaction, boot_id: str) -> int | None:
+    """None: the store, or everybody who writes to it, stands still or stood still until now."""
+    health = tx.one(HEALTH, (boot_id,))
+    if health is None:
+        return None
+    since, last_write = health
+    return None if is_outage(last_write, tx.mono, tx.all(BEATS, (boot_id,))) else int(since)
+
+
+def _info(row: Row, mono: int, boot_id: str) -> WorkerInfo:
+    same_boot = row[4] == boot_id
+    return WorkerInfo(
+        id=row[0],
+        name=row[1],
+        status=WorkerStatus(row[2]),
+        host=Host(name=row[3], boot_id=row[4], pid=row[5], pid_started=row[6], pid_namespace=row[7]),
+        lock=LockIdentity(path=row[8], device=row[9], inode=row[10]),
+        queues=None if row[11] is None else tuple(json.loads(row[11])),
+        processes=row[12],
+        async_slots=row[13],
+        beat_interval_ms=row[14],
+        version=row[15],
+        started_at=moment(row[16]),
+        last_beat_at=moment(row[17]),
+        silent_for_us=mono - row[18] if same_boot else FOREVER_US,
+        same_boot=same_boot,
+        ended_at=moment_or_none(row[19]),
+        end_reason=row[20],
+        held=row[21],
+    )

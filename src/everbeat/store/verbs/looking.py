@@ -1,0 +1,129 @@
+"""The read side: tasks, results, counts, events, as people and handles ask for them."""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from everbeat.model.event import EventInfo
+from everbeat.model.state import TaskStatus
+from everbeat.model.task import AttemptInfo, Finished, HistoryEntry, TaskError, TaskInfo
+from everbeat.store.interface import QueueCount, TaskFilter
+from everbeat.store.moments import micros, moment, moment_or_none
+from everbeat.store.sqlite.connection import Row, Transaction
+
+TASK = """
+SELECT id, name, queue, status, priority, attempt, max_attempts, crash_count, lost_count, fence, worker_id, created_at,
+       run_at, started_at, finished_at, error_code, error_message, waiting_for, quarantined, due_at
+  FROM everbeat_tasks"""
+
+ATTEMPTS = """
+SELECT attempt, outcome, error_code, error_message, worker_id, hostname, pid, started_at, finished_at, will_retry
+  FROM everbeat_attempts WHERE task_id = ? ORDER BY id"""
+
+HISTORY = """
+SELECT at, actor, change, old_status, new_status, reason, attempt, fence, worker_id
+  FROM everbeat_history WHERE task_id = ? ORDER BY id"""
+
+FINISHED = "SELECT status, attempt, result, error_code, error_message, error FROM everbeat_tasks WHERE id = ?"
+
+COUNTS = "SELECT queue, status, count(*), min(run_at) FROM everbeat_tasks GROUP BY queue, status ORDER BY queue, status"
+
+# The primary key, or everbeat_events_task where only one task is asked for.
+EVENTS = "SELECT id, at, name, task_id, worker_id, facts FROM everbeat_events WHERE id > ?{more} ORDER BY id LIMIT ?"
+
+
+def get(tx: Transaction, task_id: str, *, full: bool) -> TaskInfo | None:
+    row = tx.one(TASK + " WHERE id = ?", (task_id,))
+    if row is None:
+        return None
+    if not full:
+        return _info(row)
+    return _info(
+        row,
+        attempts=[_attempt(found) for found in tx.rows(ATTEMPTS, (task_id,))],
+        history=[_entry(found) for found in tx.rows(HISTORY, (task_id,))],
+    )
+
+
+def finished(tx: Transaction, task_id: str) -> tuple[bool, Finished | None]:
+    """Whether the task exists, and its end if it has come."""
+    row = tx.one(FINISHED, (task_id,))
+    if row is None:
+        return False, None
+    status = TaskStatus(row[0])
+    if not status.is_terminal:
+        return True, None
+    return True, Finished(status=status, attempt=row[1], result=row[2], error=_error(row[3], row[4], row[5]))
+
+
+def tasks(tx: Transaction, wanted: TaskFilter) -> list[TaskInfo]:
+    where = list(_conditions(wanted))
+    sql = TASK + (" WHERE " + " AND ".join(text for text, _ in where) if where else "") + " ORDER BY seq DESC LIMIT ?"
+    return [_info(row) for row in tx.rows(sql, [*(value for _, values in where for value in values), wanted.limit])]
+
+
+def counts(tx: Transaction) -> list[QueueCount]:
+    return [
+        QueueCount(queue=queue, status=TaskStatus(status), count=count, oldest_run_at=moment_or_none(oldest))
+        for queue, status, count, oldest in tx.rows(COUNTS)
+    ]
+
+
+def events(tx: Transaction, *, after: int, since: datetime | None, task_id: str | None, limit: int) -> list[EventInfo]:
+    asked = {" AND at >= ?": micros(since), " AND task_id = ?": task_id}
+    more = {text: value for text, value in asked.items() if value is not None}
+    return [
+        EventInfo(id=row[0], at=moment(row[1]), name=row[2], task_id=row[3], worker_id=row[4], facts=json.loads(row[5]))
+        for row in tx.rows(EVENTS.format(more="".join(more)), (after, *more.values(), limit))
+    ]
+
+
+def _conditions(wanted: TaskFilter) -> Iterator[tuple[str, list[Any]]]:
+    lists = {"status": wanted.statuses, "name": wanted.names, "queue": wanted.queues, "error_code": wanted.error_codes}
+    for column, values in lists.items():
+        if values:
+            yield f"{column} IN ({', '.join('?' * len(values))})", [str(value) for value in values]
+    if wanted.since is not None:
+        yield "created_at >= ?", [micros(wanted.since)]
+    if wanted.quarantined is not None:
+        yield "quarantined = ?", [int(wanted.quarantined)]
+
+
+def _info(row: Row, attempts: list[AttemptInfo] | None = None, history: list[HistoryEntry] | None = None) -> TaskInfo:
+    return TaskInfo(
+        id=row[0], name=row[1], queue=row[2], status=TaskStatus(row[3]), priority=row[4], attempt=row[5],
+        max_attempts=row[6], crash_count=row[7], lost_count=row[8], fence=row[9], worker_id=row[10],
+        created_at=moment(row[11]), run_at=moment(row[12]), started_at=moment_or_none(row[13]),
+        finished_at=moment_or_none(row[14]), error_code=row[15], error_message=row[16],
+        waiting_for=row[17] or _waiting_for(row), quarantined=bool(row[18]),
+        attempts=attempts or [], history=history or [],
+    )  # fmt: skip
+
+
+def _waiting_for(row: Row) -> str | None:
+    """Every task that is not running says what it waits for (P2)."""
+    if row[3] != TaskStatus.PENDING:
+        return None
+    return "a free slot" if row[19] is None else f"its time, {moment(row[19]):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _attempt(row: Row) -> AttemptInfo:
+    return AttemptInfo(
+        attempt=row[0], outcome=row[1], error_code=row[2], error_message=row[3], worker_id=row[4], hostname=row[5],
+        pid=row[6], started_at=moment_or_none(row[7]), finished_at=moment(row[8]), will_retry=bool(row[9]),
+    )  # fmt: skip
+
+
+def _entry(row: Row) -> HistoryEntry:
+    return HistoryEntry(
+        at=moment(row[0]), actor=row[1], change=row[2], old_status=row[3], new_status=row[4], reason=row[5],
+        attempt=row[6], fence=row[7], worker_id=row[8],
+    )  # fmt: skip
+
+
+def _error(code: str | None, message: str | None, stored: str | None) -> TaskError | None:
+    if code is None:
+        return None
+    more = json.loads(stored) if stored else {}
+    return TaskError(code=code, message=message or "", exception_type=more.get("type"), traceback=more.get("traceback"))

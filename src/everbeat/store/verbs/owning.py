@@ -1,0 +1,345 @@
+"""Own tasks and let go of them: settle what ended, start what is ready, claim what fits.
+
+Every write here carries the fence, and those of an owner its worker id as well (PROTOCOL 1). The id is that of the
+claim: a worker that was declared dead and goes on under a new one may settle what nobody has taken from it yet. What a
+superseded owner brings is not stored as the task's outcome: it is adopted if nobody has owned the task since, otherwise
+kept beside it and announced (PROTOCOL 29).
+
+Written twice is written once: a flush whose commit got no answer may be sent again (PROTOCOL 7).
+"""
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+
+from everbeat.decide.room import OWN_PROCESS, Answer, Room
+from everbeat.model import event
+from everbeat.model.event import Event
+from everbeat.model.recovery import RECOVERY_ACTOR, Adopted, Settled, Settlement, Superseded, Verdict
+from everbeat.model.state import OWNED, REVOKES, Change, TaskStatus, sources, target
+from everbeat.model.task import Claim, Outcome
+from everbeat.store.interface import Ending, Flush, Flushed
+from everbeat.store.sqlite.connection import Row, Transaction
+from everbeat.store.verbs.records import add_attempt, add_events, add_history, stored_error, text
+
+IS_ALIVE = "SELECT 1 FROM everbeat_workers WHERE id = ? AND status = 'alive'"
+
+# Fast path of `end`: most runs end in a result. Primary key; refuses a superseded owner.
+COMPLETE = """
+UPDATE everbeat_tasks
+   SET status = 'COMPLETED', result = ?, finished_at = ?, error_code = NULL, error_message = NULL, error = NULL
+ WHERE seq = ? AND fence = ? AND worker_id = ? AND status = 'RUNNING'"""
+
+# The end of any ownership without a result. Primary key; refuses if the task moved. An unbilled run is counted as free
+# only where it was counted as a run. What was said of an earlier run stays until there is something newer to say.
+END = """
+UPDATE everbeat_tasks
+   SET status = :status, fence = fence + :revoke, finished_at = :finished_at, due_at = :due_at,
+       run_at = coalesce(:due_at, run_at),
+       worker_id = CASE WHEN :finished_at IS NULL THEN NULL ELSE worker_id END,
+       free_attempts = free_attempts + CASE WHEN status = 'RUNNING' THEN :free ELSE 0 END,
+       crash_count = crash_count + :crashes, lost_count = lost_count + :losses,
+       dispatch_count = dispatch_count + :dispatches, solo = max(solo, :solo), quarantined = :quarantined,
+       error_code = coalesce(:error_code, error_code), error_message = coalesce(:error_message, error_message),
+       error = coalesce(:error, error)
+ WHERE seq = :seq AND fence = :fence AND worker_id IS :worker_id AND status IN ({sources})"""
+
+ENDINGS = {
+    change: END.format(sources=", ".join(f"'{state}'" for state in sorted(OWNED.intersection(sources(change)))))
+    for change in (Change.FAIL, Change.RETRY, Change.HAND_BACK, Change.RECOVER, Change.ABANDON, Change.CANCEL)
+}
+"""One statement per change, each with the states that TRANSITIONS lets it start from."""
+
+NOW = "SELECT status, fence, started_at, attempt, worker_id FROM everbeat_tasks WHERE seq = ?"
+
+# A result whose owner was revoked while nobody claimed the task since: its fence is exactly one ahead.
+ADOPT = """
+UPDATE everbeat_tasks
+   SET status = 'COMPLETED', fence = fence + 1, result = ?, finished_at = ?, due_at = NULL, waiting_for = NULL,
+       worker_id = ?, error_code = NULL, error_message = NULL, error = NULL
+ WHERE seq = ? AND fence = ? AND status = 'PENDING'"""
+
+KEEP_LATE = """
+INSERT INTO everbeat_late_outcomes (task_id, fence, attempt, worker_id, at, found_status, found_fence, result,
+                                    error_code, error_message)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+
+START = """
+UPDATE everbeat_tasks SET status = 'RUNNING', attempt = attempt + 1, started_at = ?
+ WHERE seq = ? AND fence = ? AND worker_id = ? AND status = 'CLAIMED'"""
+
+LAUNCH = """
+UPDATE everbeat_tasks SET status = 'RUNNING', fence = fence + 1, worker_id = ?, attempt = attempt + 1, started_at = ?
+ WHERE seq = ? AND fence = ? AND status = 'PENDING'"""
+
+CLAIM = """
+UPDATE everbeat_tasks SET status = 'CLAIMED', fence = fence + 1, worker_id = ?
+ WHERE seq = ? AND fence = ? AND status = 'PENDING'"""
+
+# everbeat_tasks_due. A bounded bite, so that a million tasks due at once do not hold the write lock.
+RIPEN = """
+UPDATE everbeat_tasks SET due_at = NULL
+ WHERE seq IN (SELECT seq FROM everbeat_tasks WHERE status = 'PENDING' AND due_at IS NOT NULL AND due_at <= ?
+                ORDER BY due_at LIMIT 1000)"""
+
+NEXT_DUE = "SELECT min(due_at) FROM everbeat_tasks WHERE status = 'PENDING' AND due_at IS NOT NULL"
+
+# everbeat_tasks_ready, one step per queue and per name in it. (A row value, (queue, name) > (?, ?), would walk all
+# tasks of the queue: SQLite seeks by the first column only.)
+NEXT_QUEUE = """
+SELECT queue FROM everbeat_tasks
+ WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue > ? ORDER BY queue LIMIT 1"""
+NEXT_NAME = """
+SELECT name FROM everbeat_tasks
+ WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name >= ?
+ ORDER BY name LIMIT 1"""
+
+# everbeat_tasks_ready, in claim order, without sorting.
+READY = """
+SELECT priority, seq, id, name, queue, fence, attempt, free_attempts, crash_count, lost_count, dispatch_count, solo,
+       policy, args
+  FROM everbeat_tasks
+ WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name = ?
+ ORDER BY priority, seq"""
+
+PASSES = 100
+"""So many tasks of a kind are passed over in one flush, at most: a long row of tasks that must wait for a process of
+their own is not walked to its end every time."""
+
+
+def flush(tx: Transaction, wanted: Flush) -> Flushed:
+    settlements = settle(tx, wanted.endings) if wanted.endings else []
+    if wanted.events:
+        add_events(tx, wanted.events)
+    if not tx.one(IS_ALIVE, (wanted.worker_id,)):
+        return Flushed(alive=False, settlements=settlements)
+    started = [claim for claim in wanted.starts if _start(tx, wanted.worker_id, claim)]
+    claims: list[Claim] = []
+    due_at = _next_due(tx)
+    if wanted.room is not None and not wanted.room.is_empty:
+        if due_at is not None and due_at <= tx.now:
+            tx.run(RIPEN, (tx.now,))
+            due_at = _next_due(tx)
+        claims = claim_into(tx, wanted.worker_id, wanted.room)
+    return Flushed(
+        alive=True,
+        settlements=settlements,
+        started=started,
+        claims=claims,
+        next_due_in_us=None if due_at is None else max(0, due_at - tx.now),
+    )
+
+
+def mark_started(started: Iterable[Claim]) -> None:
+    """What a start means for the claims in memory. After the commit: one that failed has started nothing."""
+    for claim in started:
+        claim.status = TaskStatus.RUNNING
+        claim.attempt += 1
+
+
+# -- letting go -----------------------------------------------------------------------------------------------------
+
+
+def settle(tx: Transaction, endings: Sequence[Ending]) -> list[Settlement]:
+    results = [ending for ending in endings if ending.verdict.change is Change.COMPLETE]
+    rows = [(e.verdict.result, tx.now, e.claim.seq, e.claim.fence, e.claim.worker_id) for e in results]
+    all_stored = tx.many(COMPLETE, rows) == len(results)
+    if all_stored and len(results) == len(endings):
+        return [Settled(task_id=ending.claim.id) for ending in endings]
+    return [_settle_one(tx, ending, is_stored=all_stored) for ending in endings]
+
+
+def _settle_one(tx: Transaction, ending: Ending, *, is_stored: bool) -> Settlement:
+    claim, verdict = ending.claim, ending.verdict
+    is_result = verdict.change is Change.COMPLETE
+    if not is_result:
+        is_stored = end(tx, claim, verdict, actor=_actor(verdict, claim), pid=ending.pid)
+    if is_stored:
+        return Settled(task_id=claim.id)
+    found = tx.one(NOW, (claim.seq,))
+    status, fence = (found[0], found[1]) if found else ("DELETED", -1)
+    if (status, fence) == (target(verdict.change), claim.fence):
+        return Settled(task_id=claim.id)  # by this flush, when it was sent before
+    outcome = ending.outcome
+    if outcome is None and is_result:
+        outcome = Outcome(result=verdict.result, began_at=tx.now, ended_at=tx.now)
+    return _late(tx, claim, outcome, status, fence)
+
+
+def _actor(verdict: Verdict, claim: Claim) -> str:
+    return RECOVERY_ACTOR if verdict.change in (Change.RECOVER, Change.ABANDON) else f"worker/{claim.worker_id}"
+
+
+def end(tx: Transaction, claim: Claim, verdict: Verdict, *, actor: str, pid: int | None = None) -> bool:
+    """Write a verdict that is not a result, with its records. False: the task had moved, nothing was written."""
+    if verdict.change not in ENDINGS:
+        raise ValueError(f"{verdict.change} does not end an ownership")
+    before = tx.one(NOW, (claim.seq,))
+    if before is None or before[1] != claim.fence:
+        return False
+    old, _, started_at, attempt, worker_id = before
+    status = target(verdict.change)
+    error_code, error_message, error = stored_error(verdict.error)
+    changed = tx.run(
+        ENDINGS[verdict.change],
+        {
+            "status": status.value,
+            "revoke": int(verdict.change in REVOKES),
+            "finished_at": tx.now if status.is_terminal else None,
+            "due_at": tx.now + verdict.delay_us if verdict.delay_us and not status.is_terminal else None,
+            "free": int(not verdict.billed),
+            "crashes": verdict.crashes,
+            "losses": verdict.losses,
+            "dispatches": verdict.dispatches,
+            "solo": int(verdict.solo),
+            "quarantined": int(verdict.quarantined),
+            "error_code": error_code,
+            "error_message": error_message,
+            "error": error,
+            "seq": claim.seq,
+            "fence": claim.fence,
+            "worker_id": claim.worker_id,
+        },
+    )
+    if not changed:
+        return False
+    if verdict.error is not None and old == TaskStatus.RUNNING:
+        add_attempt(
+            tx, task_id=claim.id, attempt=attempt, fence=claim.fence, will_retry=not status.is_terminal,
+            billed=verdict.billed, started_at=started_at, error=verdict.error, worker_id=worker_id, pid=pid,
+        )  # fmt: skip
+    if verdict.change is not Change.HAND_BACK:
+        add_history(
+            tx, task_id=claim.id, actor=actor, change=verdict.change, old=old, new=status, reason=verdict.reason,
+            attempt=attempt, fence=claim.fence, worker_id=worker_id,
+        )  # fmt: skip
+        add_events(tx, _events(claim, verdict, attempt, worker_id))
+    return True
+
+
+def _events(claim: Claim, verdict: Verdict, attempt: int, worker_id: str | None) -> Iterator[Event]:
+    names = {
+        Change.RECOVER: event.TASK_RECOVERED,
+        Change.ABANDON: event.TASK_QUARANTINED if verdict.quarantined else event.TASK_RECOVERED,
+        Change.FAIL: event.TASK_FAILED,
+    }
+    if verdict.change in names:
+        facts = {
+            "name": claim.name,
+            "attempt": attempt,
+            "action": verdict.action,
+            "reason": verdict.reason,
+            "code": verdict.error.code if verdict.error else None,
+        }
+        yield Event(name=names[verdict.change], task_id=claim.id, worker_id=worker_id, facts=facts)
+
+
+def _late(tx: Transaction, claim: Claim, outcome: Outcome | None, status: str, fence: int) -> Settlement:
+    """The ownership had ended before its outcome arrived."""
+    if outcome is None:
+        return Superseded(task_id=claim.id, status=status, by=fence)
+    worker_id = claim.worker_id
+    facts = {"name": claim.name, "fence": claim.fence, "attempt": claim.attempt, "found": status, "found_fence": fence}
+    if outcome.error is None and (status, fence) == (TaskStatus.PENDING, claim.fence + 1):
+        tx.run(ADOPT, (outcome.result, tx.now, worker_id, claim.seq, fence))
+        add_history(
+            tx, task_id=claim.id, actor=f"worker/{worker_id}", change=Change.ADOPT, old=TaskStatus.PENDING,
+            new=TaskStatus.COMPLETED, reason="its result arrived after it was revoked, before anyone ran it again",
+            attempt=claim.attempt, fence=fence, worker_id=worker_id,
+        )  # fmt: skip
+        add_events(tx, [Event(name=event.OUTCOME_ADOPTED, task_id=claim.id, worker_id=worker_id, facts=facts)])
+        return Adopted(task_id=claim.id)
+    error = outcome.error
+    tx.run(
+        KEEP_LATE,
+        (claim.id, claim.fence, claim.attempt, worker_id or "", tx.now, status, fence, outcome.result,
+         text(error.code) if error else None, text(error.message) if error else None),
+    )  # fmt: skip
+    add_events(tx, [Event(name=event.OUTCOME_REFUSED, task_id=claim.id, worker_id=worker_id, facts=facts)])
+    return Superseded(task_id=claim.id, status=status, by=fence)
+
+
+# -- taking hold ----------------------------------------------------------------------------------------------------
+
+
+def _next_due(tx: Transaction) -> int | None:
+    row = tx.one(NEXT_DUE)
+    return row[0] if row else None
+
+
+def _start(tx: Transaction, worker_id: str, claim: Claim) -> bool:
+    if tx.run(START, (tx.now, claim.seq, claim.fence, worker_id)):
+        return True
+    now = tx.one(NOW, (claim.seq,))  # or by this flush, when it was sent before
+    return now is not None and (now[0], now[1], now[4]) == (TaskStatus.RUNNING, claim.fence, worker_id)
+
+
+def claim_into(tx: Transaction, worker_id: str, room: Room) -> list[Claim]:
+    claims = [_claim(row, slot, worker_id) for row, slot in _admitted(tx, room)]
+    waiting = [(worker_id, claim.seq, claim.fence - 1) for claim in claims if claim.status is TaskStatus.CLAIMED]
+    ready = [(worker_id, tx.now, claim.seq, claim.fence - 1) for claim in claims if claim.status is TaskStatus.RUNNING]
+    tx.many(CLAIM, waiting)
+    tx.many(LAUNCH, ready)
+    return claims
+
+
+def _claim(row: Row, slot: int, worker_id: str) -> Claim:
+    launched = slot != OWN_PROCESS
+    return Claim(
+        seq=row[1], id=row[2], name=row[3], queue=row[4], fence=row[5] + 1, attempt=row[6] + launched,
+        free_attempts=row[7], crash_count=row[8], lost_count=row[9], dispatch_count=row[10], solo=bool(row[11]),
+        policy=row[12], args=row[13], worker_id=worker_id, slot=slot,
+        status=TaskStatus.RUNNING if launched else TaskStatus.CLAIMED,
+    )  # fmt: skip
+
+
+def _admitted(tx: Transaction, room: Room) -> Iterator[tuple[Row, int]]:
+    """Ready tasks in claim order over all kinds, as far as the room admits them."""
+    kinds = [iter(tx.rows(READY, kind)) for kind in _kinds(tx, room)]
+    passes = [PASSES] * len(kinds)
+    heads = [(row, kind) for kind in range(len(kinds)) if (row := next(kinds[kind], None))]
+    heapq.heapify(heads)
+    while heads:
+        row, kind = heads[0]
+        answer, slot = room.offer(row[3], solo=bool(row[11]))
+        if answer is Answer.TAKE:
+            yield row, slot
+        elif answer is Answer.PASS:
+            passes[kind] -= 1
+        if room.is_empty:
+            return
+        following = None if answer is Answer.FULL or not passes[kind] else next(kinds[kind], None)
+        if following is None:
+            heapq.heappop(heads)
+        else:
+            heapq.heapreplace(heads, (following, kind))
+
+
+def _kinds(tx: Transaction, room: Room) -> Iterator[tuple[str, str]]:
+    """The (queue, name) pairs that have ready tasks and that the room serves. What is stored and what is served are
+    leapt through together, so the cost is the smaller of the two numbers: neither a thousand task names of the
+    application nor a hundred thousand names that nobody knows slow a claim."""
+    names = _in_order(room.sync_names, room.async_names)
+    for queue in _queues(tx, room):
+        at = 0
+        while at < len(names) and (found := tx.one(NEXT_NAME, (queue, names[at]))):
+            at = bisect_left(names, found[0], at)
+            if at < len(names) and names[at] == found[0]:
+                if room.serves(queue, names[at]):
+                    yield queue, names[at]
+                at += 1
+
+
+def _queues(tx: Transaction, room: Room) -> Iterator[str]:
+    if room.queues is not None:
+        yield from room.queues
+        return
+    queue: Row | None = ("",)
+    while queue := tx.one(NEXT_QUEUE, queue):
+        yield queue[0]
+
+
+@lru_cache(maxsize=16)
+def _in_order(sync_names: frozenset[str], async_names: frozenset[str]) -> list[str]:
+    return sorted(sync_names | async_names)

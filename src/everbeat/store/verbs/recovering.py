@@ -1,0 +1,159 @@
+"""Find what has no owner any more, and write what was decided about it.
+
+"Dead owner with owned tasks" is itself the query, so a crash between declaring a worker dead and recovering its tasks
+repairs itself (PROTOCOL 2). Verdicts are written under the fence: a task that moved in the meantime is left alone. One
+that can not be written is undone alone and told; the rest of its batch is committed.
+"""
+
+from collections.abc import Sequence
+
+from everbeat.decide.liveness import MISSED_BEATS
+from everbeat.model.recovery import (
+    RECOVERY_ACTOR,
+    Orphan,
+    RecoveryReport,
+    Settled,
+    Settlement,
+    Superseded,
+    Unsettled,
+    Verdict,
+)
+from everbeat.model.state import Change, TaskStatus
+from everbeat.model.task import Claim
+from everbeat.store.interface import StaleTask
+from everbeat.store.moments import moment_or_none
+from everbeat.store.sqlite.connection import DEFINITE, Row, Transaction
+from everbeat.store.verbs.owning import NOW, end
+
+CLAIM_COLUMNS = """t.seq, t.id, t.name, t.queue, t.fence, t.status, t.attempt, t.free_attempts, t.crash_count,
+       t.lost_count, t.dispatch_count, t.solo, t.policy, t.worker_id"""
+
+# everbeat_tasks_owned, one step per owner.
+NEXT_OWNER = """
+SELECT worker_id FROM everbeat_tasks
+ WHERE status IN ('CLAIMED', 'RUNNING') AND worker_id >= ? ORDER BY worker_id LIMIT 1"""
+
+IS_GONE = "SELECT status <> 'alive' FROM everbeat_workers WHERE id = ?"
+
+# everbeat_tasks_owned; entries of one owner stand in the order of seq.
+OWNED_BY = f"""
+SELECT {CLAIM_COLUMNS} FROM everbeat_tasks t
+ WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.worker_id IS ? AND t.seq > ? ORDER BY t.seq LIMIT ?"""
+
+SILENT_OWNERS = """
+SELECT id FROM everbeat_workers
+ WHERE status = 'alive' AND (boot_id <> ? OR ? - beat_mono > max(?, ? * beat_interval_ms))"""
+
+CLAIMED_BY = f"""
+SELECT {CLAIM_COLUMNS} FROM everbeat_tasks t
+ WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.worker_id = ? AND t.status = 'CLAIMED'"""
+
+STALE = """
+SELECT t.id, t.name, t.queue, t.status, t.worker_id, w.hostname, w.pid, t.started_at, t.seq, t.fence, w.beat_at,
+       (SELECT max(h.sent_at) FROM everbeat_heartbeats h WHERE h.task_id = t.id AND h.fence = t.fence)
+  FROM everbeat_tasks t LEFT JOIN everbeat_workers w ON w.id = t.worker_id
+ WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.worker_id IS ? AND t.status = ?"""
+
+SAVE_REPORT = "INSERT INTO everbeat_recovery_reports (at, actor, report) VALUES (?, ?, ?)"
+REPORTS = "SELECT report FROM everbeat_recovery_reports ORDER BY id DESC LIMIT ?"
+
+NOTHING = ""
+"""Sorts before the id of every worker."""
+
+
+def orphans(tx: Transaction, *, limit: int, after: Claim | None = None) -> list[Claim]:
+    """Owned tasks whose owner is dead, stopped, unknown or NULL, in a fixed order; `after` is the last one seen."""
+    found: list[Row] = []
+    if after is None or after.worker_id is None:
+        found = tx.all(OWNED_BY, (None, after.seq if after else 0, limit))
+    owner = after.worker_id if after and after.worker_id is not None else NOTHING
+    while len(found) < limit and (row := tx.one(NEXT_OWNER, (owner,))):
+        owner = row[0]
+        if _is_gone(tx, owner):
+            seen = after.seq if after and after.worker_id == owner else 0
+            found += tx.all(OWNED_BY, (owner, seen, limit - len(found)))
+        owner = _following(owner)
+    return [_claim(row) for row in found]
+
+
+def owned_by(tx: Transaction, worker_id: str, *, limit: int) -> list[Claim]:
+    return [_claim(row) for row in tx.all(OWNED_BY, (worker_id, 0, limit))]
+
+
+def recover(
+    tx: Transaction, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = RECOVERY_ACTOR
+) -> list[Settlement]:
+    return [_recover_one(tx, orphan.claim, verdict, actor) for orphan, verdict in verdicts]
+
+
+def requeue_silent_claims(tx: Transaction, *, boot_id: str, silent_for_us: int, reason: str) -> int:
+    """Silence is tested here, in the transaction that acts on it."""
+    verdict = Verdict(change=Change.RECOVER, reason=reason, billed=False)
+    return sum(
+        end(tx, _claim(row), verdict, actor=RECOVERY_ACTOR)
+        for owner in _silent_owners(tx, boot_id, silent_for_us, missed_beats=MISSED_BEATS)
+        for row in tx.all(CLAIMED_BY, (owner,))
+    )
+
+
+def stale_tasks(tx: Transaction, status: TaskStatus, *, boot_id: str, silent_for_us: int) -> list[StaleTask]:
+    """Tasks whose owner has been silent for that long, or is gone. Only a look, so the threshold is the asker's alone."""
+    silent = set(_silent_owners(tx, boot_id, silent_for_us, missed_beats=0))
+    owners: list[str | None] = [None]
+    owner = NOTHING
+    while row := tx.one(NEXT_OWNER, (owner,)):
+        if row[0] in silent or _is_gone(tx, row[0]):
+            owners.append(row[0])
+        owner = _following(row[0])
+    return [_stale(row) for owner_id in owners for row in tx.all(STALE, (owner_id, status.value))]
+
+
+def save_report(tx: Transaction, report: RecoveryReport, *, actor: str) -> None:
+    tx.run(SAVE_REPORT, (tx.now, actor, report.to_json()))
+
+
+def reports(tx: Transaction, *, limit: int) -> list[RecoveryReport]:
+    return [RecoveryReport.from_json(text) for (text,) in tx.all(REPORTS, (limit,))]
+
+
+def _following(owner: str) -> str:
+    """The smallest text after it: the owners are leapt through, however many tasks each of them has."""
+    return owner + "\x01"
+
+
+def _is_gone(tx: Transaction, worker_id: str) -> bool:
+    gone = tx.one(IS_GONE, (worker_id,))
+    return gone is None or bool(gone[0])
+
+
+def _silent_owners(tx: Transaction, boot_id: str, silent_for_us: int, *, missed_beats: float) -> list[str]:
+    values = (boot_id, tx.mono, silent_for_us, round(missed_beats * 1000))
+    return [owner for (owner,) in tx.all(SILENT_OWNERS, values)]
+
+
+def _recover_one(tx: Transaction, claim: Claim, verdict: Verdict, actor: str) -> Settlement:
+    try:
+        with tx.part():
+            written = end(tx, claim, verdict, actor=actor)
+    except (*DEFINITE, ValueError, OverflowError) as error:
+        return Unsettled(task_id=claim.id, error=f"{type(error).__name__}: {error}")
+    if written:
+        return Settled(task_id=claim.id)
+    now = tx.one(NOW, (claim.seq,))
+    return Superseded(task_id=claim.id, status=now[0] if now else "DELETED", by=now[1] if now else -1)
+
+
+def _claim(row: Row) -> Claim:
+    return Claim(
+        seq=row[0], id=row[1], name=row[2], queue=row[3], fence=row[4], status=TaskStatus(row[5]), attempt=row[6],
+        free_attempts=row[7], crash_count=row[8], lost_count=row[9], dispatch_count=row[10], solo=bool(row[11]),
+        policy=row[12], args=b"", worker_id=row[13],
+    )  # fmt: skip
+
+
+def _stale(row: Row) -> StaleTask:
+    return StaleTask(
+        id=row[0], task_name=row[1], queue=row[2], status=row[3], worker_id=row[4], worker_hostname=row[5],
+        worker_pid=row[6], started_at=moment_or_none(row[7]), seq=row[8], fence=row[9],
+        last_heartbeat=moment_or_none(max((at for at in (row[7], row[10], row[11]) if at is not None), default=None)),
+    )  # fmt: skip

@@ -1,0 +1,303 @@
+"""A task: a function that can also be sent.
+
+`Task` keeps the function, its name and its policy; `Sender` adds the options of one kind of sending. Both are typed
+like the function: what a type checker accepts as a call it accepts as an `enqueue`.
+
+Every argument is encoded and checked before anything is stored, so one bad call in `enqueue_many` sends nothing at all.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from everbeat.config.checks import Seconds, in_seconds, to_seconds, whole
+from everbeat.errors import PayloadError, StoreUnavailable, TaskConflict
+from everbeat.handle import TaskHandle
+from everbeat.ids import name_problem
+from everbeat.model.task import Enqueued, NewTask, TaskPolicy
+from everbeat.payload import Payload
+
+if TYPE_CHECKING:
+    from everbeat.app import Everbeat
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+LONGEST_DELAY_SECONDS = 100 * 366 * 86_400
+LARGEST_BATCH = 1_000_000
+PRIORITIES = range(1, 101)
+
+
+class Call(Generic[P]):
+    """The arguments of one call, made by `task.args(...)`."""
+
+    __slots__ = ("args", "kwargs")
+
+    def __init__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        self.args = args
+        self.kwargs = kwargs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendOptions:
+    """When, where and as what a task is sent. Checked when made; None means the task's own setting."""
+
+    delay: Seconds | None = None
+    run_at: datetime | None = None
+    priority: int | None = None
+    queue: str | None = None
+    id: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.delay is not None and self.run_at is not None:
+            raise ValueError("give either delay or run_at, not both")
+        if self.delay is not None:
+            _require_delay(self.delay)
+        if self.run_at is not None:
+            _require_aware(self.run_at)
+        if self.priority is not None:
+            _raise_if(priority_problem(self.priority))
+        if self.queue is not None:
+            _raise_if(name_problem(self.queue, "queue"))
+        if self.id is not None:
+            _raise_if(name_problem(self.id, "id"))
+
+    @property
+    def delay_us(self) -> int | None:
+        if self.delay is None:
+            return None
+        return round(to_seconds(self.delay) * 1_000_000)
+
+    @property
+    def run_at_us(self) -> int | None:
+        return None if self.run_at is None else (self.run_at - EPOCH) // MICROSECOND
+
+
+class Sendable(Generic[P, R]):
+    """The four ways to send a call: one or many, blocking or awaited."""
+
+    __slots__ = ()
+
+    def _send(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
+        raise NotImplementedError
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+        """Store a call of the task. When this returns, the task is safe."""
+        return self._send((Call(*args, **kwargs),))[0]
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+        return (await asyncio.to_thread(self._send, (Call(*args, **kwargs),)))[0]
+
+    def enqueue_many(
+        self, calls: Iterable[tuple[Any, ...] | Call[P]], batch_size: int | None = None
+    ) -> list[TaskHandle[R]]:
+        """Store many calls, each a tuple of positional arguments or `task.args(...)`; handles come in the same order.
+
+        One transaction, all or none; with `batch_size`, one transaction per batch.
+        """
+        return self._send(_as_calls(calls), batch_size)
+
+    async def aenqueue_many(
+        self, calls: Iterable[tuple[Any, ...] | Call[P]], batch_size: int | None = None
+    ) -> list[TaskHandle[R]]:
+        return await asyncio.to_thread(self._send, _as_calls(calls), batch_size)
+
+    def args(self, *args: P.args, **kwargs: P.kwargs) -> Call[P]:
+        """Arguments for `enqueue_many`, typed like the function."""
+        return Call(*args, **kwargs)
+
+
+class Sender(Sendable[P, R]):
+    """A task with options: `task.options(delay=60)`. May be kept and used many times."""
+
+    __slots__ = ("_options", "_task")
+
+    def __init__(self, task: "Task[P, R]", options: SendOptions) -> None:
+        self._task = task
+        self._options = options
+
+    def _send(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
+        return self._task.send(calls, self._options, batch_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSettings:
+    """What the decorator said about a task."""
+
+    queue: str
+    priority: int
+    policy: TaskPolicy
+    timeout: float | None = None
+    isolated: bool = False
+    sensitive: bool = False
+
+
+class Task(Sendable[P, R]):
+    """A registered function. Calling it is a plain call. `R` is what a run results in; for an async one, awaited."""
+
+    is_async = False
+
+    def __init__(self, app: "Everbeat", function: Callable[P, Any], name: str, settings: TaskSettings) -> None:
+        self._app = app
+        self.function = function
+        self.name = name
+        self.queue = settings.queue
+        self.priority = settings.priority
+        self.policy = settings.policy
+        self.timeout = settings.timeout
+        self.isolated = settings.isolated
+        self.sensitive = settings.sensitive
+        self.payload = Payload(
+            function, max_args_bytes=app.config.max_args_bytes, max_result_bytes=app.config.max_result_bytes
+        )
+        self._stored_policy = self.policy.dump()
+        self.__wrapped__ = function
+        self.__name__ = function.__name__
+        self.__qualname__ = function.__qualname__
+        self.__module__ = function.__module__
+        self.__doc__ = function.__doc__
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self.function(*args, **kwargs)
+
+    def options(
+        self,
+        *,
+        delay: Seconds | None = None,
+        run_at: datetime | None = None,
+        priority: int | None = None,
+        queue: str | None = None,
+        id: str | None = None,
+    ) -> Sender[P, R]:
+        """The same task, sent later, elsewhere or under a given id. ValueError for what can not be."""
+        return Sender(self, SendOptions(delay=delay, run_at=run_at, priority=priority, queue=queue, id=id))
+
+    def handle(self, task_id: str) -> TaskHandle[R]:
+        """The handle of a task sent earlier. TaskNotFound at its first use if there is none."""
+        _raise_if(name_problem(task_id, "id"))
+        return TaskHandle(self._app, task_id, self.payload.decode_result, created=False)
+
+    def read_args(self, args: Sequence[Any] | Mapping[str, Any]) -> Call[P]:
+        """A call from plain JSON values: `task.enqueue_many([task.read_args({"at": "2026-03-01T12:00:00Z"})])`."""
+        positional, named = self.payload.read_args(args)
+        return Call(*positional, **named)
+
+    # -- for the worker -----------------------------------------------------------------------------------------------
+
+    def decode_args(self, raw: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return self.payload.decode_args(raw)
+
+    def encode_result(self, value: Any) -> bytes:
+        return self.payload.encode_result(value)
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def _send(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
+        return self.send(calls, PLAIN, batch_size)
+
+    def send(self, calls: Sequence[Call[Any]], options: SendOptions, batch_size: int | None) -> list[TaskHandle[R]]:
+        _raise_if(whole("batch_size", batch_size, 1, LARGEST_BATCH, optional=True))
+        if options.id is not None and len(calls) > 1:
+            raise ValueError(f"id {options.id!r} can not be given to {len(calls)} tasks; enqueue them one by one")
+        tasks = [self._new(call, options, index if len(calls) > 1 else None) for index, call in enumerate(calls)]
+        size = batch_size or len(tasks) or 1
+        handles: list[TaskHandle[R]] = []
+        for start in range(0, len(tasks), size):
+            try:
+                stored = self._app.store.enqueue(tasks[start : start + size])
+            except StoreUnavailable as outage:
+                doubtful = [task.id for task in tasks[start : start + size]]
+                raise outage.while_sending(doubtful, [handle.id for handle in handles]) from outage
+            handles += map(self._handle_of, stored)
+        return handles
+
+    def _new(self, call: Call[Any], options: SendOptions, index: int | None) -> NewTask:
+        try:
+            args = self.payload.encode_args(call.args, call.kwargs)
+        except PayloadError as error:
+            raise error if index is None else PayloadError(f"call {index}: {error}") from error
+        except TypeError as error:
+            raise error if index is None else TypeError(f"call {index}: {error}") from error
+        return NewTask(
+            id=options.id or self._app.make_id(),
+            name=self.name,
+            queue=options.queue or self.queue,
+            priority=options.priority or self.priority,
+            args=args,
+            delay_us=options.delay_us,
+            run_at=options.run_at_us,
+            max_attempts=self.policy.max_attempts,
+            policy=self._stored_policy,
+        )
+
+    def _handle_of(self, row: Enqueued) -> TaskHandle[R]:
+        if row.conflict:
+            raise TaskConflict(row.id)
+        return TaskHandle(self._app, row.id, self.payload.decode_result, created=row.created)
+
+
+class SyncTask(Task[P, R]):
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self.function(*args, **kwargs)
+        return result
+
+
+class AsyncTask(Task[P, R]):
+    is_async = True
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        coroutine: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
+        return coroutine
+
+
+PLAIN = SendOptions()
+
+
+def priority_problem(value: object) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool) and value in PRIORITIES:
+        return None
+    return f"priority must be a whole number from 1 (first) to 100 (last), not {value!r}"
+
+
+def _as_calls(calls: Iterable[Any]) -> list[Call[Any]]:
+    return [_as_call(call, index) for index, call in enumerate(calls)]
+
+
+def _as_call(call: Any, index: int) -> Call[Any]:
+    if isinstance(call, Call):
+        return call
+    if isinstance(call, tuple):
+        return Call(*call)
+    kind = type(call).__name__
+    raise TypeError(f"call {index} must be a tuple of arguments such as (1, 2), or task.args(...), not {kind}")
+
+
+def _require_delay(delay: Seconds) -> None:
+    seconds = in_seconds(delay)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        raise ValueError(f"delay must be a number of seconds or a timedelta, not {delay!r}")
+    if not 0 <= seconds <= LONGEST_DELAY_SECONDS:
+        raise ValueError(f"delay must be from 0 to {LONGEST_DELAY_SECONDS} seconds, not {delay!r}")
+
+
+def _require_aware(moment: datetime) -> None:
+    if not isinstance(moment, datetime):
+        raise ValueError(f"run_at must be a datetime with a time zone, not {moment!r}; for seconds from now use delay")
+    if moment.utcoffset() is None:
+        raise ValueError(
+            f"run_at {moment.isoformat()} has no time zone, so it is not known which moment it means; "
+            f"use datetime.now(UTC) + ..., or .astimezone()"
+        )
+
+
+def _raise_if(problem: str | None) -> None:
+    if problem is not None:
+        raise ValueError(problem)

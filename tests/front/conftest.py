@@ -1,0 +1,85 @@
+"""What the tests of the public surface share: an application on a store in a temporary directory, a worker by hand."""
+
+import itertools
+import os
+import socket
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from everbeat import Everbeat
+from everbeat.decide.room import Room
+from everbeat.ids import full_name
+from everbeat.model.recovery import Verdict
+from everbeat.model.state import Change
+from everbeat.model.task import Claim, Outcome, TaskError
+from everbeat.model.worker import Host, LockIdentity, NewWorker
+from everbeat.store.interface import Ending, Flush
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[Everbeat]:
+    with Everbeat(f"sqlite:///{tmp_path}/front.db") as app:
+        yield app
+
+
+@pytest.fixture
+def worker(app: Everbeat) -> "HandWorker":
+    return HandWorker(app)
+
+
+class HandWorker:
+    """Runs tasks in this process, one at a time, through the real store: no loops, no time, no second process."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, app: Everbeat) -> None:
+        self.app = app
+        self.id = f"hand-{next(self._numbers)}"
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        host = Host(name=socket.gethostname(), boot_id=boot_id, pid=os.getpid(), pid_started=1, pid_namespace=1)
+        app.store.register(
+            NewWorker(
+                id=self.id,
+                name=self.id,
+                host=host,
+                lock=LockIdentity(path="/nowhere", device=1, inode=1),
+                queues=None,
+                task_names=tuple(app.tasks),
+                processes=1,
+                async_slots=0,
+                beat_interval_ms=30_000,
+                version="test",
+            )
+        )
+
+    def claim(self) -> Claim:
+        room = Room(sync_names=frozenset(self.app.tasks), async_names=frozenset(), queues=None, slots={1: 0})
+        (claim,) = self.app.store.flush(Flush(worker_id=self.id, room=room)).claims
+        return claim
+
+    def run_one(self) -> Claim:
+        """Claim the next task, call its function, and store what came of it. A failure is final."""
+        claim = self.claim()
+        task = self.app.tasks[claim.name]
+        args, kwargs = task.decode_args(claim.args)
+        try:
+            result = task.encode_result(task.function(*args, **kwargs))
+        except ValueError as error:
+            failure = TaskError(
+                code="UNHANDLED_EXCEPTION",
+                message=str(error),
+                exception_type=full_name(type(error)),
+                traceback="".join(traceback.format_exception(error)),
+            )
+            self.settle(claim, Verdict(change=Change.FAIL, error=failure))
+        else:
+            self.settle(claim, Verdict(change=Change.COMPLETE, result=result))
+        return claim
+
+    def settle(self, claim: Claim, verdict: Verdict) -> None:
+        outcome = Outcome(result=verdict.result, error=verdict.error, began_at=1, ended_at=2)
+        ending = Ending(claim=claim, verdict=verdict, outcome=outcome)
+        self.app.store.flush(Flush(worker_id=self.id, endings=[ending]))

@@ -1,0 +1,96 @@
+"""Recovery by hand: coroutines with blocking twins, which decide by the same rules as the reaper."""
+
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+
+from everbeat import Everbeat, TaskStatus
+from everbeat.broker import Broker, SyncBroker
+
+
+@pytest.fixture
+def task(app: Everbeat) -> Any:
+    return app.task(name="nothing")(lambda: None)
+
+
+def public(cls: type) -> set[str]:
+    return {name for name in vars(cls) if not name.startswith("_")}
+
+
+def test_every_blocking_method_has_a_coroutine_with_the_same_signature() -> None:
+    assert public(Broker) == public(SyncBroker)
+    for name in public(SyncBroker):
+        twin, blocking = getattr(Broker, name), getattr(SyncBroker, name)
+        assert inspect.iscoroutinefunction(twin)
+        assert inspect.signature(twin) == inspect.signature(blocking)
+        assert twin.__doc__ == blocking.__doc__
+
+
+def test_a_broker_is_usable_from_any_loop(app: Everbeat) -> None:
+    broker = app.get_broker()
+
+    assert asyncio.run(broker.get_stale_tasks(stale_threshold_minutes=5)) == []
+    assert asyncio.run(broker.recover_stuck_workflows()) == 0
+    assert broker.sync.get_stale_tasks() == []
+
+
+def test_nothing_is_stale_while_its_worker_beats(app: Everbeat, task: Any, worker: Any) -> None:
+    task.enqueue()
+    worker.claim()
+    broker = app.get_broker().sync
+
+    assert broker.get_stale_tasks(stale_threshold_minutes=5) == []
+    assert broker.mark_stale_tasks_as_failed(stale_threshold_ms=300_000) == 0
+    assert broker.requeue_stale_claimed(stale_threshold_ms=120_000) == 0
+    assert broker.detect_stale_workers() == []
+
+
+def test_a_running_task_whose_worker_is_gone_is_listed_with_it(app: Everbeat, task: Any, worker: Any) -> None:
+    handle = task.enqueue()
+    worker.claim()
+    broker = app.get_broker().sync
+    broker.mark_worker_dead(worker.id)
+
+    (stale,) = broker.get_stale_tasks(stale_threshold_minutes=5)
+
+    assert (stale["id"], stale["task_name"]) == (handle.id, "nothing")
+    assert {"worker_hostname", "worker_pid", "last_heartbeat", "started_at"} <= stale.keys()
+
+
+def test_the_tasks_of_a_worker_declared_dead_can_be_failed(app: Everbeat, task: Any, worker: Any) -> None:
+    handle = task.enqueue()
+    worker.claim()
+    broker = app.get_broker().sync
+
+    assert broker.mark_worker_dead(worker.id) is True
+    assert broker.mark_worker_dead(worker.id) is False
+    assert broker.mark_stale_tasks_as_failed(stale_threshold_ms=300_000) == 1
+    assert handle.status() is TaskStatus.FAILED
+    assert handle.info().error_code == "WORKER_CRASHED"
+
+
+def test_a_heartbeat_registers_an_unknown_worker(app: Everbeat) -> None:
+    broker = app.get_broker().sync
+    assert broker.is_worker_alive("mine") is False
+
+    broker.send_heartbeat("mine")
+
+    assert broker.is_worker_alive("mine") is True
+    (status,) = broker.get_worker_status()
+    assert (status.worker_id, status.is_alive, status.current_task_id) == ("mine", True, None)
+
+
+@pytest.mark.parametrize("threshold", [-1, float("nan"), "5", True])
+def test_a_threshold_that_can_not_be_is_a_value_error(app: Everbeat, threshold: Any) -> None:
+    broker = app.get_broker().sync
+
+    for ask in (broker.get_stale_tasks, broker.mark_stale_tasks_as_failed, broker.requeue_stale_claimed):
+        with pytest.raises(ValueError, match="stale_threshold"):
+            ask(threshold)
+
+
+def test_a_worker_name_that_can_not_be_is_a_value_error(app: Everbeat) -> None:
+    with pytest.raises(ValueError, match="worker"):
+        app.get_broker().sync.send_heartbeat("two words")

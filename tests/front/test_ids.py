@@ -1,0 +1,70 @@
+"""Ids sort by time and never repeat; names are checked by one rule."""
+
+import threading
+import uuid
+
+import pytest
+
+from everbeat.ids import Ids, full_name, module_name, name_problem, new_id
+
+
+def test_an_id_is_a_uuid_of_version_7_with_the_time_in_front() -> None:
+    made = uuid.UUID(Ids(now_ms=lambda: 0x0192_0000_0001)())
+
+    assert made.version == 7
+    assert made.variant == uuid.RFC_4122
+    assert made.int >> 80 == 0x0192_0000_0001
+
+
+def test_ids_of_one_millisecond_grow() -> None:
+    ids = Ids(now_ms=lambda: 1_700_000_000_000)
+
+    made = [ids() for _ in range(1000)]
+
+    assert made == sorted(set(made))
+
+
+def test_ids_grow_when_the_clock_steps_back() -> None:
+    times = iter([2000, 1000, 1001, 2001])
+    ids = Ids(now_ms=lambda: next(times))
+
+    made = [ids() for _ in range(4)]
+
+    assert made == sorted(made)
+
+
+def test_time_and_randomness_can_be_given() -> None:
+    def source() -> Ids:
+        return Ids(now_ms=lambda: 5, random_bits=lambda bits: bits)
+
+    assert [source()() for _ in range(2)] == ["00000000-0005-7000-8000-000000000000"] * 2
+
+
+def test_threads_never_get_the_same_id() -> None:
+    made: list[list[str]] = [[] for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda mine=mine: mine.extend(new_id() for _ in range(2000)))  # type: ignore[misc]
+        for mine in made
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len({one for mine in made for one in mine}) == 8000
+    assert all(mine == sorted(mine) for mine in made)
+
+
+@pytest.mark.parametrize("name", ["mail", "a.b:c@d/e-f_1", "x" * 128])
+def test_a_name_of_the_allowed_characters_is_fine(name: str) -> None:
+    assert name_problem(name, "queue") is None
+
+
+@pytest.mark.parametrize("name", ["", "x" * 129, "two words", "naïve", "new\nline", "tail\n", None, 5])
+def test_any_other_name_is_explained(name: object) -> None:
+    assert str(name_problem(name, "queue")).startswith("queue ")
+
+
+def test_a_class_is_named_by_its_module() -> None:
+    assert full_name(ValueError) == "builtins.ValueError"
+    assert module_name("shop.tasks") == "shop.tasks"

@@ -1,0 +1,474 @@
+"""What is sent comes back unchanged, or is refused where the call was written."""
+
+import enum
+import logging
+import math
+import timeit
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
+
+import msgspec
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everbeat.errors import PayloadError, ResultTooLarge
+from everbeat.payload import Payload, decode_plain
+
+if TYPE_CHECKING:
+    from collections import Counter as OnlyForTypeCheckers
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+@dataclass
+class Point:
+    x: int
+    y: float = 0.0
+
+
+@dataclass
+class Point3(Point):
+    z: int = 0
+
+
+@dataclass
+class Path:
+    points: list[Point] = field(default_factory=list)
+
+
+class Order(msgspec.Struct):
+    number: int
+    at: datetime
+
+
+class Pair(NamedTuple):
+    left: int
+    right: str
+
+
+class Options(TypedDict):
+    size: int
+    colour: NotRequired[Colour]
+
+
+class Invoice(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True)
+
+    number: int = pydantic.Field(alias="invoiceNumber")
+    due: date
+
+
+NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+def there_and_back(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    payload = Payload.for_function(function)
+    return payload.decode_args(payload.encode_args(args, kwargs))
+
+
+def refusal(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+    with pytest.raises(PayloadError) as caught:
+        Payload.for_function(function).encode_args(args, kwargs)
+    return str(caught.value)
+
+
+def taking(hint: Any) -> Callable[[Any], None]:
+    """A function with one parameter `x` of the given type."""
+
+    def function(x):  # type: ignore[no-untyped-def]
+        pass
+
+    function.__annotations__ = {"x": hint}
+    return function
+
+
+# -- what travels -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (int, 2**200),
+        (int, -(2**63) - 1),
+        (float, 0.1),
+        (float, 1e300),
+        (str, "naïve \U0001f600 \x00 \u2028"),
+        (bool, True),
+        (None, None),
+        (bytes, b"\x00\xff"),
+        (datetime, NOON),
+        (datetime, datetime(2026, 3, 1, 12)),  # noqa: DTZ001
+        (date, date(2026, 3, 1)),
+        (time, time(12, 30)),
+        (timedelta, timedelta(days=1, microseconds=1)),
+        (uuid.UUID, uuid.UUID(int=7)),
+        (Decimal, Decimal("1.10")),
+        (Colour, Colour.RED),
+        (Level, Level.HIGH),
+        (Literal["a", "b"], "b"),
+        (int | None, None),
+        (int | str, "5"),
+        (list[int], [1, 2]),
+        (tuple[int, str], (1, "a")),
+        (set[int], {1, 2}),
+        (frozenset[str], frozenset({"a"})),
+        (dict[int, date], {1: date(2026, 3, 1)}),
+        (dict[uuid.UUID, int], {uuid.UUID(int=7): 1}),
+        (Point, Point(1, 2.5)),
+        (Path, Path([Point(1), Point(2)])),
+        (list[Point] | None, [Point(1)]),
+        (Order, Order(7, NOON)),
+        (Pair, Pair(1, "a")),
+        (Options, {"size": 1, "colour": Colour.RED}),
+        (Options, {"size": 1}),
+        (Invoice, Invoice(invoiceNumber=5, due=date(2026, 3, 1))),
+        (list[Invoice], [Invoice(invoiceNumber=5, due=date(2026, 3, 1))]),
+        (Invoice | None, None),
+        (Annotated[int, msgspec.Meta(ge=0)], 0),
+        (Any, {"a": [1, 2.5, None, True, "x", {"b": {}}]}),
+    ],
+    ids=str,
+)
+def test_a_value_comes_back_as_its_annotated_type(hint: Any, value: Any) -> None:
+    ((arrived,), _) = there_and_back(taking(hint), value)
+
+    assert arrived == value
+    assert type(arrived) is type(value)
+
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
+)
+
+
+@given(JSON_VALUES)
+def test_plain_json_needs_no_annotation(value: Any) -> None:
+    def function(x):  # type: ignore[no-untyped-def]
+        pass
+
+    ((arrived,), _) = there_and_back(function, value)
+
+    assert arrived == value
+
+
+@given(
+    st.datetimes(timezones=st.just(UTC)),
+    st.timedeltas(),
+    st.decimals(allow_nan=False, allow_infinity=False),
+    st.binary(),
+)
+def test_moments_durations_decimals_and_bytes_are_exact(
+    at: datetime, span: timedelta, price: Decimal, raw: bytes
+) -> None:
+    def function(at: datetime, span: timedelta, price: Decimal, raw: bytes) -> None: ...
+
+    assert there_and_back(function, at, span, price, raw) == ((at, span, price, raw), {})
+
+
+def test_a_tuple_without_annotation_arrives_as_a_list() -> None:
+    assert there_and_back(taking(Any), (1, (2, 3))) == (([1, [2, 3]],), {})
+
+
+def test_a_whole_number_is_good_enough_for_a_float() -> None:
+    ((arrived,), _) = there_and_back(taking(float), 1)
+
+    assert (arrived, type(arrived)) == (1.0, float)
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+
+
+def every_kind(a: int, /, b: int, c: int = 3, *rest: Point, d: str, e: str = "e", **more: date) -> None: ...
+
+
+def test_every_kind_of_parameter_travels() -> None:
+    day = date(2026, 3, 1)
+
+    assert there_and_back(every_kind, 1, 2, d="d") == ((1, 2), {"d": "d"})
+    assert there_and_back(every_kind, 1, b=2, d="d", e="x") == ((1, 2), {"d": "d", "e": "x"})
+    assert there_and_back(every_kind, 1, 2, 4, Point(5), Point(6), d="d", a=day, z=day) == (
+        (1, 2, 4, Point(5), Point(6)),
+        {"d": "d", "a": day, "z": day},
+    )
+
+
+def test_a_call_is_stored_as_an_object_with_names() -> None:
+    def add(a: int, b: int = 2, c: int = 3) -> int: ...
+
+    payload = Payload(add)
+
+    assert payload.encode_args((1,), {}) == b'{"a":1}'
+    assert payload.encode_args((1,), {"c": 5}) == b'{"a":1,"c":5}'
+    assert payload.encode_args((), {"c": 5, "a": 1}) == payload.encode_args((1,), {"c": 5})
+
+
+def test_a_default_is_applied_where_the_code_runs_and_not_stored() -> None:
+    def function(a: int, marker: object = object()) -> None: ...
+
+    assert there_and_back(function, 1) == ((1,), {})
+
+
+def test_a_function_without_parameters_travels() -> None:
+    def function() -> None: ...
+
+    assert there_and_back(function) == ((), {})
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "words"),
+    [
+        ((), {}, r"add\(\) missing a required argument: 'a'"),
+        ((1, 2, 3), {}, r"add\(\) too many positional arguments"),
+        ((1,), {"c": 1}, r"add\(\) got an unexpected keyword argument 'c'"),
+        ((1,), {"a": 1}, r"add\(\) multiple values for argument 'a'"),
+    ],
+)
+def test_a_call_the_function_would_not_take_is_a_plain_type_error(args: Any, kwargs: Any, words: str) -> None:
+    def add(a: int, b: int = 2) -> int: ...
+
+    with pytest.raises(TypeError, match=words) as caught:
+        Payload(add).encode_args(args, kwargs)
+
+    assert not isinstance(caught.value, PayloadError)
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "words"),
+    [
+        (int, "x", "argument 'x': Expected `int`, got `str`"),
+        (int, True, "argument 'x': Expected `int`, got `bool`"),
+        (bool, 1, "argument 'x'"),
+        (int, 1.5, "argument 'x'"),
+        (Point, Point("a"), "argument 'x.x': Expected `int`, got `str`"),  # type: ignore[arg-type]
+        (list[Point], [Point(1), Point("a")], "argument 'x[1].x'"),  # type: ignore[arg-type]
+        (Annotated[int, msgspec.Meta(ge=0)], -1, "argument 'x': Expected `int` >= 0"),
+        (Literal["a"], "b", "argument 'x': Invalid enum value 'b'"),
+        (Invoice, Invoice.model_construct(number="five", due=date(2026, 3, 1)), "argument 'x'"),
+        (bytes, "abcd", "'x' is a str and would come back as bytes"),
+        (datetime, "2026-03-01T12:00:00Z", "'x' is a str and would come back as datetime.datetime"),
+        (uuid.UUID, str(uuid.UUID(int=7)), "'x' is a str and would come back as uuid.UUID"),
+        (Decimal, 0.1, "'x' is a float and would come back as decimal.Decimal"),
+        (set[int], [1], "'x' is a list and would come back as set"),
+        (Point, {"x": 1}, "'x' is a dict and would come back as"),
+        (Point, Point3(1), "Point3 and would come back as"),
+        (Any, NOON, "'x' is a datetime.datetime and would come back as str"),
+        (Any, {"a": [NOON]}, """"x['a'][0]" is a datetime.datetime"""),
+        (Any, Point(1), "Point and would come back as dict"),
+        (Any, Pair(1, "a"), "Pair and would come back as list"),
+        (Any, Colour.RED, "Colour and would come back as str"),
+        (Any, {1}, "'x' is a set and would come back as list"),
+        (Any, b"raw", "'x' is a bytes and would come back as str"),
+        (Any, {1: "a"}, "'x' has keys that would come back as text"),
+        (Any, math.nan, "'x' is nan, which JSON can not express"),
+        (float, math.inf, "argument 'x'"),
+        (float | None, math.nan, "'x' is nan"),
+        (list[float | None], [1.0, -math.inf], "'x[1]' is -inf"),
+        (dict[str, float | None], {"a": math.nan}, "is nan"),
+        (Any, object(), "'x' of type object can not be encoded"),
+        (Any, [{"a": {"b": object()}}], """"x[0]['a']['b']" of type object can not be encoded"""),
+        (Any, Path([object()]), "'x.points[0]' of type object"),  # type: ignore[list-item]
+        (Any, {(1, 2): 3}, "'x' of type dict can not be encoded"),
+        (Any, "\ud800", "'x' of type str can not be encoded"),
+        (Any, 10**5000, "'x' of type int can not be encoded"),
+        (Any, lambda: 1, "'x' of type function can not be encoded"),
+    ],
+    ids=lambda part: part if isinstance(part, str) and part.isascii() else "",
+)
+def test_a_refused_value_is_named(hint: Any, value: Any, words: str) -> None:
+    told = refusal(taking(hint), value)
+
+    assert words in told
+    assert told.endswith("Nothing was sent.")
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+
+    assert "'x' contains itself" in refusal(taking(Any), circle)
+
+
+@pytest.mark.parametrize("hint", [str | bytes, datetime | date, Point | Order])
+def test_an_annotation_that_can_not_be_read_from_json_is_refused_by_name(hint: Any) -> None:
+    with pytest.raises(PayloadError, match="parameter 'x' of function"):
+        Payload(taking(hint)).check()
+
+
+def test_a_class_that_json_can_not_make_is_refused() -> None:
+    class Custom:
+        pass
+
+    assert "Custom" in refusal(taking(Custom), Custom())
+
+
+def test_annotations_as_text_are_resolved_late() -> None:
+    def function(x: "Point") -> "Point": ...
+
+    assert there_and_back(function, Point(1)) == ((Point(1),), {})
+
+
+def test_an_annotation_that_does_not_exist_at_run_time_is_explained() -> None:
+    def function(x: "OnlyForTypeCheckers[str]") -> None: ...
+
+    assert "'OnlyForTypeCheckers' is not defined" in refusal(function, 1)
+
+
+def test_arguments_over_the_limit_are_refused_with_their_size() -> None:
+    assert "take 17,825,800 bytes, the limit is 16,777,216" in refusal(taking(str), "x" * 17 * 1024 * 1024)
+
+
+def test_large_arguments_are_sent_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    Payload(taking(str)).encode_args(("x" * 1024 * 1024,), {})
+
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "arguments=1048584" in caplog.text
+
+
+def test_the_limits_can_be_set() -> None:
+    with pytest.raises(PayloadError, match="limit is 1,024"):
+        Payload(taking(str), max_args_bytes=1024).encode_args(("x" * 1024,), {})
+
+
+# -- what a worker meets ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b'{"a":1}', "missing required field `b`"),
+        (b'{"a":1,"b":2,"c":3}', "unknown field `c`"),
+        (b'{"a":1,"b":"x"}', "argument 'b': Expected `int`, got `str`"),
+        (b"not json", "malformed"),
+        (b'{"a":"\xff"}', "argument 'a'"),
+        (b"", "truncated"),
+    ],
+)
+def test_stored_arguments_that_do_not_fit_today_are_explained(raw: bytes, words: str) -> None:
+    def add(a: int, b: int) -> int: ...
+
+    with pytest.raises(PayloadError, match=r"do not fit add\(a: int, b: int\) -> int") as caught:
+        Payload(add).decode_args(raw)
+
+    assert words in str(caught.value)
+
+
+def test_arguments_stay_readable_when_parameters_are_reordered_or_get_defaults() -> None:
+    def old(a: int, b: int) -> None: ...
+
+    def new(b: int, a: int, c: int = 3) -> None: ...
+
+    assert Payload(new).decode_args(Payload(old).encode_args((1, 2), {})) == ((2, 1), {})
+
+
+def test_plain_json_values_are_read_by_the_annotations() -> None:
+    def function(at: datetime, points: list[Point], n: int = 1) -> None: ...
+
+    payload = Payload(function)
+    expected = ((NOON, [Point(1)]), {})
+
+    assert payload.read_args(["2026-03-01T12:00:00.123456Z", [{"x": 1}]]) == expected
+    assert payload.read_args({"points": [{"x": 1}], "at": "2026-03-01T12:00:00.123456Z"}) == expected
+    with pytest.raises(PayloadError, match="argument 'at'"):
+        payload.read_args(["noon", []])
+    with pytest.raises(TypeError, match="missing a required argument: 'points'"):
+        payload.read_args({"at": "noon"})
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (int, 3),
+        (None, None),
+        (Point, Point(1)),
+        (list[datetime], [NOON]),
+        (Invoice, Invoice(invoiceNumber=5, due=date(2026, 3, 1))),
+    ],
+)
+def test_a_result_comes_back_as_its_annotated_type(hint: Any, value: Any) -> None:
+    def function(): ...  # type: ignore[no-untyped-def]
+
+    function.__annotations__ = {"return": hint}
+    payload = Payload(function)
+
+    assert payload.decode_result(payload.encode_result(value)) == value
+
+
+def test_a_result_without_annotation_is_plain_json() -> None:
+    def function(): ...  # type: ignore[no-untyped-def]
+
+    raw = Payload(function).encode_result({"a": [1]})
+
+    assert raw == b'{"a":[1]}'
+    assert decode_plain(raw) == {"a": [1]}
+    assert decode_plain(None) is None
+
+
+def test_a_result_that_does_not_fit_is_refused() -> None:
+    def count() -> int: ...
+
+    with pytest.raises(
+        PayloadError, match=r"count\(\) returned a value that does not fit its annotation: Expected `int`"
+    ):
+        Payload(count).encode_result("many")
+    with pytest.raises(
+        PayloadError, match=r"count\(\) returned a value that can not be stored: 'result\[0\]' of type object"
+    ):
+        Payload(count).encode_result([object()])
+
+
+def test_a_result_that_would_change_is_refused() -> None:
+    def ratio() -> float | None: ...
+
+    with pytest.raises(PayloadError, match="'result' is nan"):
+        Payload(ratio).encode_result(math.nan)
+
+
+def test_a_result_over_the_limit_is_its_own_error() -> None:
+    def text() -> str: ...
+
+    with pytest.raises(ResultTooLarge, match="returned 2,002 bytes, the limit is 1,024"):
+        Payload(text, max_result_bytes=1024).encode_result("x" * 2000)
+
+
+def test_a_stored_result_that_does_not_fit_today_is_explained() -> None:
+    def count() -> int: ...
+
+    with pytest.raises(PayloadError, match="stored result does not fit"):
+        Payload(count).decode_result(b'"many"')
+
+
+# -- cost -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_small_call_costs_less_than_ten_microseconds() -> None:
+    def add(a: int, b: int) -> int: ...
+
+    payload = Payload(add)
+    payload.check()
+
+    seconds = min(timeit.repeat(lambda: payload.encode_args((1, 2), {}), number=1000, repeat=5))
+
+    assert seconds / 1000 < 10e-6

@@ -1,0 +1,315 @@
+"""A task is a function that can also be sent."""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from everbeat import ConfigError, Everbeat, PayloadError, RetryPolicy, StoreUnavailable, TaskConflict, TaskStatus
+from everbeat.model.task import TaskPolicy
+from everbeat.store.interface import TaskFilter
+
+
+@pytest.fixture
+def add(app: Everbeat) -> Any:
+    @app.task
+    def add(a: int, b: int = 10) -> int:
+        """Adds."""
+        return a + b
+
+    return add
+
+
+# -- being a function -------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_call_is_a_plain_call(add: Any) -> None:
+    assert add(1, 2) == 3
+    assert add(1) == 11
+    assert add("a", "b") == "ab"
+
+
+def test_an_async_task_called_plainly_is_a_coroutine(app: Everbeat) -> None:
+    @app.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    assert asyncio.run(double(4)) == 8
+    assert double.is_async
+
+
+def test_a_task_looks_like_its_function(add: Any) -> None:
+    assert (add.__name__, add.__doc__, add.__module__) == ("add", "Adds.", __name__)
+    assert str(inspect.signature(add)) == "(a: int, b: int = 10) -> int"
+    assert repr(add) == f"<task {__name__}.add>"
+    assert not add.is_async
+
+
+# -- registering ------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_is_named_after_module_and_function(app: Everbeat, add: Any) -> None:
+    assert add.name == f"{__name__}.add"
+    assert dict(app.tasks) == {f"{__name__}.add": add}
+
+
+def test_what_the_decorator_says_is_kept(app: Everbeat) -> None:
+    @app.task(
+        name="mail.send",
+        queue="mail",
+        priority=10,
+        retry=RetryPolicy(max_attempts=5),
+        timeout=timedelta(seconds=30),
+        on_crash="retry",
+        max_recovery_attempts=4,
+        isolated=True,
+        sensitive=True,
+    )
+    async def send_mail(to: str) -> None: ...
+
+    assert (send_mail.name, send_mail.queue, send_mail.priority) == ("mail.send", "mail", 10)
+    assert (send_mail.timeout, send_mail.isolated, send_mail.sensitive) == (30.0, True, True)
+    assert send_mail.policy == TaskPolicy(max_attempts=5, has_retry=True, on_crash="retry", max_recovery_attempts=4)
+
+
+def test_a_name_can_be_taken_only_once(app: Everbeat, add: Any) -> None:
+    with pytest.raises(ConfigError, match=r"the name is taken by the function at .*test_task.py:\d+"):
+        app.task(name=add.name)(lambda: None)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "two words"},
+        {"queue": ""},
+        {"priority": 0},
+        {"priority": 101},
+        {"priority": True},
+        {"retry": 5},
+        {"timeout": 0},
+        {"timeout": -1},
+        {"timeout": "30"},
+        {"on_crash": "explode"},
+        {"max_recovery_attempts": 0},
+        {"isolated": "yes"},
+        {"sensitive": 1},
+    ],
+)
+def test_a_wrong_option_of_the_decorator_is_named(app: Everbeat, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        app.task(**options)(lambda: None)
+    assert not app.tasks
+
+
+def test_all_wrong_options_are_named_together(app: Everbeat) -> None:
+    with pytest.raises(ConfigError) as caught:
+        app.task(name="x", priority=0, timeout=-1, queue="a b")(lambda: None)
+    assert len(caught.value.problems) == 3
+
+
+def test_an_unknown_option_is_refused(app: Everbeat) -> None:
+    with pytest.raises(TypeError, match="retries"):
+        app.task(retries=5)(lambda: None)  # type: ignore[call-overload]
+
+
+def test_only_plain_functions_can_be_tasks(app: Everbeat) -> None:
+    def many() -> Any:
+        yield 1
+
+    for thing in (many, len, 5, object):
+        with pytest.raises(TypeError):
+            app.task(thing)  # type: ignore[call-overload]
+
+
+def test_a_lambda_needs_a_name(app: Everbeat) -> None:
+    with pytest.raises(ConfigError, match="task name"):
+        app.task(lambda: None)
+
+
+# -- options ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"delay": 5, "run_at": datetime.now(UTC)}, "either delay or run_at"),
+        ({"delay": -1}, "delay must be from 0"),
+        ({"delay": timedelta(seconds=-1)}, "delay must be from 0"),
+        ({"delay": float("nan")}, "number of seconds"),
+        ({"delay": "5"}, "number of seconds"),
+        ({"delay": True}, "number of seconds"),
+        ({"delay": 1e12}, "delay must be from 0"),
+        ({"run_at": datetime(2030, 1, 1)}, "has no time zone"),  # noqa: DTZ001
+        ({"run_at": 5}, "must be a datetime"),
+        ({"priority": 0}, "priority must be"),
+        ({"priority": 101}, "priority must be"),
+        ({"priority": 1.5}, "priority must be"),
+        ({"queue": "two words"}, "queue 'two words' is not valid"),
+        ({"queue": ""}, "queue '' is not valid"),
+        ({"id": ""}, "id '' is not valid"),
+        ({"id": "x" * 129}, "is not valid"),
+    ],
+)
+def test_an_option_that_can_not_be_is_a_value_error(add: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        add.options(**options)
+
+
+def test_options_of_later_versions_are_not_swallowed(add: Any) -> None:
+    for name in ("unique_key", "exclusive_key", "good_until", "connection"):
+        with pytest.raises(TypeError, match=name):
+            add.options(**{name: "x"})
+
+
+# -- sending ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_sent_task_is_stored_with_what_the_task_says(app: Everbeat) -> None:
+    @app.task(name="mail.send", queue="mail", priority=10, retry=RetryPolicy(max_attempts=5))
+    def send_mail(to: str) -> None: ...
+
+    handle = send_mail.enqueue("bob")
+
+    info = handle.info()
+    assert (info.name, info.queue, info.priority, info.max_attempts) == ("mail.send", "mail", 10, 5)
+    assert (info.status, info.attempt, handle.created) == (TaskStatus.PENDING, 0, True)
+
+
+def test_options_win_over_what_the_task_says(add: Any) -> None:
+    info = add.options(queue="fast", priority=1, id="order-1").enqueue(1).info()
+
+    assert (info.id, info.queue, info.priority) == ("order-1", "fast", 1)
+
+
+def test_a_delay_counts_from_now(add: Any) -> None:
+    for delay in (60, timedelta(minutes=1)):
+        info = add.options(delay=delay).enqueue(1).info()
+        assert info.run_at - info.created_at == timedelta(seconds=60)
+
+
+def test_a_time_of_any_zone_is_the_same_moment(add: Any) -> None:
+    at = datetime(2030, 1, 1, 12, 0, 0, 123456, tzinfo=timezone(timedelta(hours=5, minutes=30)))
+
+    assert add.options(run_at=at).enqueue(1).info().run_at == at
+
+
+def test_the_same_id_and_arguments_again_give_the_existing_task(add: Any) -> None:
+    first = add.options(id="order-1").enqueue(1, b=2)
+    again = add.options(id="order-1").enqueue(a=1, b=2)
+
+    assert (first.created, again.created) == (True, False)
+    assert first == again
+
+
+def test_the_same_id_with_other_arguments_is_a_conflict(app: Everbeat, add: Any) -> None:
+    add.options(id="order-1").enqueue(1)
+
+    with pytest.raises(TaskConflict, match="order-1 already exists") as caught:
+        add.options(id="order-1").enqueue(2)
+
+    assert caught.value.task_id == "order-1"
+    assert len(app.store.tasks(TaskFilter())) == 1
+
+
+def test_the_same_id_for_another_task_is_a_conflict(app: Everbeat, add: Any) -> None:
+    @app.task
+    def subtract(a: int, b: int = 10) -> int: ...
+
+    add.options(id="order-1").enqueue(1)
+
+    with pytest.raises(TaskConflict):
+        subtract.options(id="order-1").enqueue(1)
+
+
+def test_what_can_not_be_encoded_is_never_stored(app: Everbeat, add: Any) -> None:
+    with pytest.raises(PayloadError, match="argument 'a'"):
+        add.enqueue("x", 2)
+    with pytest.raises(TypeError, match="missing a required argument: 'a'"):
+        add.enqueue()
+
+    assert app.store.tasks(TaskFilter()) == []
+
+
+def test_awaited_sending_does_the_same(app: Everbeat, add: Any) -> None:
+    async def send() -> list[Any]:
+        return [
+            await add.aenqueue(1, 2),
+            await add.options(id="order-1").aenqueue(3),
+            *await add.aenqueue_many([(4,), (5, 6)]),
+        ]
+
+    handles = asyncio.run(send())
+
+    assert [handle.status() for handle in handles] == [TaskStatus.PENDING] * 4
+    assert handles[1].id == "order-1"
+
+
+# -- sending many -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 2, 100])
+def test_many_handles_come_in_the_order_of_the_calls(
+    worker: Any, app: Everbeat, add: Any, batch_size: int | None
+) -> None:
+    handles = add.enqueue_many(((n,) if n % 2 else add.args(n, b=20) for n in range(5)), batch_size=batch_size)
+    for _ in handles:
+        worker.run_one()
+
+    assert [handle.result(timeout=0) for handle in handles] == [20, 11, 22, 13, 24]
+
+
+def test_options_apply_to_all_of_many(add: Any) -> None:
+    handles = add.options(queue="bulk", delay=60).enqueue_many([(1,), (2,)])
+
+    assert {handle.info().queue for handle in handles} == {"bulk"}
+
+
+def test_many_of_nothing_is_nothing(add: Any) -> None:
+    assert add.enqueue_many([]) == []
+
+
+def test_one_bad_call_among_many_sends_nothing(app: Everbeat, add: Any) -> None:
+    with pytest.raises(PayloadError, match=r"call 2: add\(\): argument 'a'"):
+        add.enqueue_many([(1,), (2,), ("x",), (4,)], batch_size=1)
+    with pytest.raises(TypeError, match=r"call 1: add\(\) missing a required argument"):
+        add.enqueue_many([(1,), ()])
+
+    assert app.store.tasks(TaskFilter()) == []
+
+
+@pytest.mark.parametrize("call", [1, [1, 2], "ab", {"a": 1}, None])
+def test_a_call_that_is_no_tuple_is_explained(add: Any, call: Any) -> None:
+    with pytest.raises(TypeError, match=r"call 0 must be a tuple of arguments such as \(1, 2\)"):
+        add.enqueue_many([call])
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 1.5, True, "2"])
+def test_a_batch_size_that_can_not_be_is_a_value_error(add: Any, batch_size: Any) -> None:
+    with pytest.raises(ValueError, match="batch_size"):
+        add.enqueue_many([(1,)], batch_size=batch_size)
+
+
+def test_one_id_can_not_be_given_to_many(add: Any) -> None:
+    with pytest.raises(ValueError, match="can not be given to 2 tasks"):
+        add.options(id="order-1").enqueue_many([(1,), (2,)])
+    assert add.options(id="order-1").enqueue_many([(1,)])[0].id == "order-1"
+
+
+# -- when the store is away -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("send", [lambda task: task.enqueue(1), lambda task: task.options(id="order-1").enqueue(1)])
+def test_an_outage_tells_which_task_was_on_its_way(tmp_path: Any, send: Callable[[Any], Any]) -> None:
+    app = Everbeat(f"sqlite:///{tmp_path}/no/such/directory/jobs.db")
+
+    @app.task
+    def add(a: int) -> int: ...
+
+    with pytest.raises(StoreUnavailable, match="was not stored and may be sent again") as caught:
+        send(add)
+
+    assert caught.value.task_id
+    assert not caught.value.maybe_stored

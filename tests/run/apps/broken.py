@@ -1,0 +1,3 @@
+"""An application that can not be imported."""
+
+raise ValueError("no configuration here")

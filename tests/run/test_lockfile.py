@@ -1,0 +1,246 @@
+"""Proof of death: FREE only when everything fits, HELD while anybody lives, UNKNOWN for the rest."""
+
+import os
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from everbeat.model.worker import Host, LockIdentity
+from everbeat.run import lockfile
+from everbeat.run.lockfile import Liveness, WorkerLock, lock_child_byte, probe, this_host
+
+Peer = tuple[int, LockIdentity, Host]
+
+
+@pytest.fixture
+def start_peer(tmp_path: Path) -> Iterator[Callable[[str], Peer]]:
+    """Start a process that holds a worker's lock; answer with its pid, lock and host."""
+    pids: list[int] = []
+
+    def start(worker_id: str) -> Peer:
+        ready, tell = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            lock = WorkerLock.create(tmp_path, worker_id)
+            host = this_host()
+            identity = lock.identity
+            said = f"{identity.device} {identity.inode} {host.pid_started} {host.pid_namespace}"
+            os.write(tell, said.encode())
+            signal.pause()
+            os._exit(0)
+        pids.append(pid)
+        device, inode, started, namespace = map(int, os.read(ready, 200).split())
+        os.close(ready)
+        os.close(tell)
+        path = str(tmp_path / f"worker-{worker_id}.lock")
+        host = replace(this_host(), pid=pid, pid_started=started, pid_namespace=namespace)
+        return pid, LockIdentity(path=path, device=device, inode=inode), host
+
+    yield start
+    for pid in pids:
+        end(pid)
+
+
+def end(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass
+
+
+def test_a_living_worker_holds_its_lock(start_peer: Callable[[str], Peer]) -> None:
+    pid, lock, host = start_peer("w1")
+
+    liveness, reason = probe(lock, "w1", host, this_host())
+
+    assert liveness is Liveness.HELD
+    assert f"pid {pid}" in reason
+
+
+def test_a_stopped_worker_holds_its_lock(start_peer: Callable[[str], Peer]) -> None:
+    pid, lock, host = start_peer("w1")
+    os.kill(pid, signal.SIGSTOP)
+
+    assert probe(lock, "w1", host, this_host())[0] is Liveness.HELD
+
+
+def test_a_killed_worker_is_proven_gone(start_peer: Callable[[str], Peer]) -> None:
+    pid, lock, host = start_peer("w1")
+    end(pid)
+
+    assert probe(lock, "w1", host, this_host()) == (Liveness.FREE, "worker w1 is gone: its lock is free")
+
+
+def test_a_worker_that_nobody_has_reaped_is_gone(start_peer: Callable[[str], Peer]) -> None:
+    pid, lock, host = start_peer("w1")
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    assert probe(lock, "w1", host, this_host())[0] is Liveness.FREE
+
+
+def test_a_child_that_outlives_its_supervisor_keeps_the_worker_alive(start_peer: Callable[[str], Peer]) -> None:
+    pid, lock, host = start_peer("w1")
+    ready, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        lock_child_byte(Path(lock.path), 3)
+        os.write(tell, b"x")
+        signal.pause()
+        os._exit(0)
+    os.read(ready, 1)
+    end(pid)
+
+    held = probe(lock, "w1", host, this_host())[0]
+    end(child)
+    free = probe(lock, "w1", host, this_host())[0]
+
+    assert (held, free) == (Liveness.HELD, Liveness.FREE)
+
+
+def test_probing_does_not_disturb_the_holder(start_peer: Callable[[str], Peer]) -> None:
+    _, lock, host = start_peer("w1")
+
+    verdicts = {probe(lock, "w1", host, this_host())[0] for _ in range(100)}
+
+    assert verdicts == {Liveness.HELD}
+
+
+def test_a_process_never_opens_its_own_lock_file(tmp_path: Path) -> None:
+    lock = WorkerLock.create(tmp_path, "me")
+    host = this_host()
+
+    verdict = probe(lock.identity, "me", host, host)
+    misled = probe(replace(lock.identity, inode=1), "me", host, host)[0]
+    ready, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        lockfile._mine.clear()
+        os.write(tell, probe(lock.identity, "me", host, host)[0].encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+    assert verdict == (Liveness.HELD, "worker me runs in this process")
+    assert misled is Liveness.UNKNOWN
+    assert os.read(ready, 10) == b"held"  # seen from outside, the probes above have not dropped the lock
+    lock.close(unlink=True)
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("missing", "No such file"),
+        ("link", "symbolic link"),
+        ("fifo", "not a regular file"),
+        ("replaced", "not the file that the worker registered"),
+        ("content", "names another worker"),
+        ("other id", "names another worker"),
+        ("other boot", "another boot"),
+    ],
+)
+def test_what_does_not_fit_proves_nothing(start_peer: Callable[[str], Peer], what: str, reason: str) -> None:
+    pid, lock, host = start_peer("w1")
+    end(pid)
+    worker_id, path, me = "w1", Path(lock.path), this_host()
+    match what:
+        case "missing":
+            path.unlink()
+        case "link":
+            path.symlink_to(path.rename(path.with_suffix(".moved")))
+        case "fifo":
+            path.unlink()
+            os.mkfifo(path)
+        case "replaced":
+            content = path.read_bytes()
+            path.rename(path.with_suffix(".moved"))
+            path.write_bytes(content)
+        case "content":
+            path.write_bytes(path.read_bytes().replace(b'"w1"', b'"w2"'))
+        case "other id":
+            worker_id = "w2"
+        case "other boot":
+            me = replace(me, boot_id="another")
+
+    liveness, said = probe(lock, worker_id, host, me)
+
+    assert liveness is Liveness.UNKNOWN
+    assert reason in said
+
+
+def test_a_network_file_system_proves_nothing(
+    start_peer: Callable[[str], Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid, lock, host = start_peer("w1")
+    end(pid)
+    monkeypatch.setattr(lockfile, "_file_system_type", lambda fd: 0x6969)
+
+    liveness, reason = probe(lock, "w1", host, this_host())
+
+    assert liveness is Liveness.UNKNOWN
+    assert "nfs" in reason
+
+
+def test_the_kind_of_a_file_system_is_known(tmp_path: Path) -> None:
+    with open("/proc/self/stat") as proc:
+        assert lockfile._file_system_type(proc.fileno()) == 0x9FA0
+
+
+def test_a_lost_lock_of_a_living_process_proves_nothing(tmp_path: Path) -> None:
+    lock = WorkerLock.create(tmp_path, "me")
+    lock.close(unlink=False)
+    host = this_host()
+
+    liveness, reason = probe(lock.identity, "me", host, host)
+    elsewhere = probe(lock.identity, "me", host, replace(host, pid_namespace=1))[0]
+
+    assert liveness is Liveness.UNKNOWN
+    assert f"process {os.getpid()} is alive" in reason
+    assert elsewhere is Liveness.FREE  # a pid of another namespace says nothing
+
+
+def test_a_lock_file_is_private_and_made_only_once(tmp_path: Path) -> None:
+    lock = WorkerLock.create(tmp_path, "w1")
+
+    assert stat.S_IMODE(lock.path.stat().st_mode) == 0o600
+    with pytest.raises(FileExistsError):
+        WorkerLock.create(tmp_path, "w1")
+    lock.close(unlink=True)
+    lock.close(unlink=True)
+    assert not lock.path.exists()
+
+
+def test_a_slot_can_not_be_taken_twice(tmp_path: Path) -> None:
+    lock = WorkerLock.create(tmp_path, "w1")
+    ready, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        lock_child_byte(lock.path, 0)
+        os.write(tell, b"x")
+        signal.pause()
+        os._exit(0)
+    os.read(ready, 1)
+    rival = os.fork()
+    if rival == 0:
+        try:
+            lock_child_byte(lock.path, 0)
+        except OSError:
+            os._exit(7)
+        os._exit(0)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(rival, 0)[1]) == 7
+    end(pid)
+    lock.close(unlink=True)
+
+
+def test_a_host_is_told_apart_by_boot_process_and_namespace() -> None:
+    host = this_host()
+
+    assert host.pid == os.getpid()
+    assert host.pid_started > 0
+    assert host.pid_namespace == os.stat("/proc/self/ns/pid").st_ino
+    assert len(host.boot_id) == 36
