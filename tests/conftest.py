@@ -3,15 +3,14 @@
 Every test in `contract/` takes `open_store` or `store`, so a second kind of store is one more parameter here.
 """
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.words import VirtualClock
 
 from everbeat.store.interface import Store
 from everbeat.store.sqlite.store import SQLiteStore
-from tests.words import VirtualClock
 
 OpenStore = Callable[[], Store]
 
@@ -39,10 +38,3 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClo
 @pytest.fixture
 def store(open_store: OpenStore) -> Store:
     return open_store()
-
-
-@pytest.fixture(autouse=True)
-def _fresh_ids() -> None:
-    from tests import words
-
-    words.numbers = itertools.count(1)

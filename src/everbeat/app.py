@@ -51,7 +51,7 @@ class Everbeat:
     ) -> None:
         config = _as_config(url_or_config)
         self.config = replace(config, imports=(*config.imports, *imports)) if imports else config
-        self.make_id: Callable[[], str] = new_id
+        self.make_ids: Callable[[int], list[str]] = new_id.many
         self._tasks: dict[str, Task[..., Any]] = {}
         self._store: Store | None = None
         self._opening = threading.Lock()

@@ -38,12 +38,20 @@ class Ids:
         self._last = 0
 
     def __call__(self) -> str:
+        return self.many(1)[0]
+
+    def many(self, count: int) -> list[str]:
+        """That many ids, in order."""
         # 48 bits of time above 74 random bits are one number, which must be a random step above the last one.
-        random = self._random_bits(_RANDOM_BITS + _STEP_BITS)
-        fresh, step = self._now_ms() << _RANDOM_BITS | random >> _STEP_BITS, random & (1 << _STEP_BITS) - 1
+        random = self._random_bits(_RANDOM_BITS + count * _STEP_BITS)
+        least = self._now_ms() << _RANDOM_BITS | random >> count * _STEP_BITS
+        steps = (random & (1 << count * _STEP_BITS) - 1).to_bytes(count * _STEP_BITS // 8)
+        made = []
         with self._lock:
-            self._last = bits = max(fresh, self._last + 1 + step)
-        return _uuid7(bits)
+            for step in (steps[start : start + _STEP_BITS // 8] for start in range(0, len(steps), _STEP_BITS // 8)):
+                self._last = max(least, self._last + 1 + int.from_bytes(step))
+                made.append(_uuid7(self._last))
+        return made
 
 
 def _uuid7(bits: int) -> str:

@@ -8,7 +8,7 @@ Every argument is encoded and checked before anything is stored, so one bad call
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
@@ -207,7 +207,15 @@ class Task(Sendable[P, R]):
         _raise_if(whole("batch_size", batch_size, 1, LARGEST_BATCH, optional=True))
         if options.id is not None and len(calls) > 1:
             raise ValueError(f"id {options.id!r} can not be given to {len(calls)} tasks; enqueue them one by one")
-        tasks = [self._new(call, options, index if len(calls) > 1 else None) for index, call in enumerate(calls)]
+        ids = [options.id] if options.id is not None else self._app.make_ids(len(calls))
+        settings = (
+            options.queue or self.queue, options.priority or self.priority, self.policy.max_attempts,
+            self._stored_policy, options.delay_us, options.run_at_us,
+        )  # fmt: skip
+        tasks = [
+            NewTask(task_id, self.name, args, *settings)
+            for task_id, args in zip(ids, self._encoded(calls), strict=True)
+        ]
         size = batch_size or len(tasks) or 1
         handles: list[TaskHandle[R]] = []
         for start in range(0, len(tasks), size):
@@ -219,24 +227,14 @@ class Task(Sendable[P, R]):
             handles += map(self._handle_of, stored)
         return handles
 
-    def _new(self, call: Call[Any], options: SendOptions, index: int | None) -> NewTask:
-        try:
-            args = self.payload.encode_args(call.args, call.kwargs)
-        except PayloadError as error:
-            raise error if index is None else PayloadError(f"call {index}: {error}") from error
-        except TypeError as error:
-            raise error if index is None else TypeError(f"call {index}: {error}") from error
-        return NewTask(
-            id=options.id or self._app.make_id(),
-            name=self.name,
-            queue=options.queue or self.queue,
-            priority=options.priority or self.priority,
-            args=args,
-            delay_us=options.delay_us,
-            run_at=options.run_at_us,
-            max_attempts=self.policy.max_attempts,
-            policy=self._stored_policy,
-        )
+    def _encoded(self, calls: Sequence[Call[Any]]) -> Iterator[bytes]:
+        for index, call in enumerate(calls):
+            try:
+                yield self.payload.encode_args(call.args, call.kwargs)
+            except PayloadError as error:
+                raise error if len(calls) == 1 else PayloadError(f"call {index}: {error}") from error
+            except TypeError as error:
+                raise error if len(calls) == 1 else TypeError(f"call {index}: {error}") from error
 
     def _handle_of(self, row: Enqueued) -> TaskHandle[R]:
         if row.conflict:

@@ -47,7 +47,7 @@ def _follow_clock_file(path: Path) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m everbeat.testing", description="Run an everbeat command under test.")
+    parser = argparse.ArgumentParser(prog="python -m everbeat.testing", description="An everbeat command under test.")
     parser.add_argument("--crash-at", action="append", default=[], metavar="POINT[:PASSES]")
     parser.add_argument("--clock-file", type=Path)
     parser.add_argument("command", nargs=argparse.REMAINDER)

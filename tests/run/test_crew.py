@@ -360,15 +360,16 @@ def test_stop_signals_do_nothing_to_a_child(yard: Yard) -> None:
 
 
 def test_stop_signals_do_nothing_to_the_fork_server(yard: Yard) -> None:
-    yard.next(AppReady)
+    yard.ready(0, SYNC)  # so it has begun to serve
     server = yard.crew._server
     assert server is not None
 
     server.process.send_signal(signal.SIGTERM)
     server.process.send_signal(signal.SIGINT)
-    yard.ready(0, SYNC)
+    yard.ready(1, SYNC)
 
-    assert yard.run(0, "process")["parent"] == server.process.pid
+    assert yard.run(1, "process")["parent"] == server.process.pid
+    assert yard.run(0, "echo", 1) == 1
 
 
 @pytest.mark.parametrize("name", ["fork_and_return", "fork_and_raise"])
@@ -496,6 +497,21 @@ def test_an_outcome_that_was_sent_wins_over_the_death_that_follows(yard: Yard, f
     assert (running.seq, 1) not in yard.outcomes
 
 
+def test_an_outcome_is_heard_even_if_the_death_is_heard_first(yard: Yard, fifo: str) -> None:
+    pid = yard.ready(0, SYNC)
+    server = yard.crew._server
+    assert server is not None
+    finished = yard.claim("echo", "done")
+    yard.send(0, finished, yard.claim("say_and_sleep", fifo))
+    pids_from(fifo)
+
+    os.kill(pid, signal.SIGKILL)
+    assert select.select([server.inbox.end], [], [], PATIENCE)[0]
+    yard.crew._hear_server(server)  # as when its message arrives while others are being read
+
+    assert [(seq, outcome.result) for _, seq, _, outcome in yard.next(Died).outcomes] == [(finished.seq, b'"done"')]
+
+
 def test_a_crash_of_the_async_process_is_reported(yard: Yard, fifo: str) -> None:
     yard.ready(0, ASYNC)
     waiting, culprit = yard.claim("await_ever", fifo), yard.claim("asegfault")
@@ -568,7 +584,10 @@ def test_a_child_that_was_never_started_can_be_killed(open_yard: Callable[..., Y
     assert (died.pid, died.status, died.was_ready) == (0, None, False)
 
 
-def test_a_child_that_can_not_lock_its_byte_does_not_start(capfd: pytest.CaptureFixture[str], yard: Yard) -> None:
+def test_a_child_that_can_not_lock_its_byte_does_not_start(
+    capfd: pytest.CaptureFixture[str], open_yard: Callable[..., Yard]
+) -> None:
+    yard = open_yard()
     yard.lock.path.rename(yard.lock.path.with_suffix(".away"))
     yard.crew.spawn(0, SYNC)
 
@@ -633,24 +652,40 @@ def test_a_stopped_fork_server_does_not_hide_a_death(yard: Yard) -> None:
     assert yard.next(ChildReady).slot == 0
 
 
-def test_kill_9_of_the_supervisor_leaves_nobody(
-    tmp_path: Path, open_yard: Callable[..., Yard]  # its environment
-) -> None:  # fmt: skip
+@pytest.fixture
+def busy_supervisor(tmp_path: Path, open_yard: Callable[..., Yard]) -> Iterator[tuple[int, int, list[int], int]]:
+    """Pids of a supervisor in a process of its own, its fork server, three busy children, and a program of one of them."""
     fifos = [str(tmp_path / f"fifo{slot}") for slot in range(3)]
     for fifo in fifos:
         os.mkfifo(fifo)
     supervisor = subprocess.Popen([sys.executable, str(APPS / "supervise.py"), str(tmp_path), *fifos])
-    pids = [pid for fifo in fifos for pid in pids_from(fifo)]
-    pids.append(_parent_of(pids[0]))
-    watched = [os.pidfd_open(pid) for pid in pids]
-
+    (holder, sleeper), *others = (pids_from(fifo) for fifo in fifos)
+    children = [holder, *(pid for (pid,) in others)]
+    yield supervisor.pid, _parent_of(holder), children, sleeper
     supervisor.kill()
-    killed_at = time.monotonic()
     supervisor.wait()
+
+
+def test_kill_9_of_the_supervisor_leaves_nobody(busy_supervisor: tuple[int, int, list[int], int]) -> None:
+    supervisor, server, children, sleeper = busy_supervisor
+    watched = [os.pidfd_open(pid) for pid in (server, *children, sleeper)]
+
+    os.kill(supervisor, signal.SIGKILL)
+    killed_at = time.monotonic()
     assert_gone(*watched)
 
-    assert len(pids) == 5  # three children, a program that one of them started, the fork server
     assert time.monotonic() - killed_at < 5.0
+
+
+def test_children_need_nobody_to_die_with_the_fork_server(busy_supervisor: tuple[int, int, list[int], int]) -> None:
+    supervisor, server, children, _ = busy_supervisor
+    watched = [os.pidfd_open(pid) for pid in children]
+    os.kill(supervisor, signal.SIGSTOP)
+
+    os.kill(server, signal.SIGKILL)
+
+    assert_gone(*watched)
+    os.kill(supervisor, signal.SIGCONT)
 
 
 def _parent_of(pid: int) -> int:

@@ -53,6 +53,23 @@ def test_a_mark_that_was_cut_off_means_not_begun(journal: Journal) -> None:
     assert journal.begun_ns(0, 2, 9) is None
 
 
+def test_the_old_fence_is_wiped_first_and_the_new_one_written_last(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[tuple[str, int]] = []
+
+    class Words:
+        def __setitem__(self, at: int, value: int) -> None:
+            writes.append((("seq", "begun", "fence")[(at - journal._first_entry) % 3], value))
+
+    monkeypatch.setattr(journal, "_words", Words())
+    journal.begin(3, seq=2, fence=9)
+    monkeypatch.undo()
+
+    assert [name for name, _ in writes] == ["fence", "seq", "begun", "fence"]
+    assert (writes[0], writes[-1]) == (("fence", 0), ("fence", 9))
+
+
 @pytest.mark.parametrize("damage", ["missing", "empty", "short", "magic", "version", "link"])
 def test_a_journal_that_can_not_be_believed_says_nothing(journal: Journal, damage: str) -> None:
     content = journal.path.read_bytes()

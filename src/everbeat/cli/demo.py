@@ -97,12 +97,14 @@ class Play:
         """The worker to be killed, the one with the most to lose, and what it runs."""
         from everbeat.cli.demo_tasks import charge_card, render_video
 
-        at_once = datetime.now(UTC) + timedelta(seconds=0.5)  # ready together, so that one worker gets both kinds
+        at_once = datetime.now(UTC) + timedelta(seconds=1.5)  # ready together, so that one worker gets both kinds
         for number in (1, 2):
             render_video.options(id=f"video-{number}", run_at=at_once).enqueue(number, SLOW_SECONDS)
             charge_card.options(id=f"payment-{number}", run_at=at_once).enqueue(number, SLOW_SECONDS)
-        _scene("slow tasks: render_video may be retried, charge_card has one attempt")
+        _scene("slow tasks")
         running = self._stage.wait_for("the slow tasks to run", self._all_running)
+        for name, limit in {task.name: task.max_attempts for task in running}.items():
+            out.say(f"  {name} may be run {counted(limit, 'time')} at most")
         workers = {worker.id: worker for worker in self._store.workers(alive_only=True)}
         for task in running:
             pid = workers[str(task.worker_id)].host.pid
@@ -122,17 +124,17 @@ class Play:
         return killed_at
 
     def _show_recovery(self, victim: WorkerInfo, held: Sequence[TaskInfo], killed_at: datetime) -> None:
-        _scene("recovery, in milliseconds since the kill")
+        _scene("recovery, in time since the kill")
         recovered = self._stage.wait_for("the recovery", lambda: self._recovered(victim, held))
         dead = next(e for e in self._store.events() if e.name == event.WORKER_DEAD and e.worker_id == victim.id)
-        out.say(f"  {_after(dead.at, killed_at)}  {dead.name}  {dead.facts['reason']}")
+        _say_after(killed_at, dead.at, f"{dead.name}  {dead.facts['reason']}")
         for found in recovered:
-            out.say(f"  {_after(found.at, killed_at)}  {found.name}  {found.task_id}: {found.facts['action']}")
+            _say_after(killed_at, found.at, f"{found.name}  {found.task_id}: {found.facts['action']}")
         for task in self._stage.wait_for("the restart", lambda: self._back_again(held)):
-            at, how = task.started_at, f"again, on {task.worker_id}"
             if task.status is TaskStatus.FAILED:
-                at, how = task.finished_at, f"with {task.error_code}"
-            out.say(f"  {_after(at, killed_at)}  {task.status} {how}  {_titled(task)}")
+                _say_after(killed_at, task.finished_at, f"{task.status} with {task.error_code}  {_titled(task)}")
+            else:
+                _say_after(killed_at, task.started_at, f"{task.status} again  {_titled(task)} on {task.worker_id}")
 
     def _show_report(self, victim: WorkerInfo) -> None:
         _scene("the stored report")
@@ -171,9 +173,9 @@ class Play:
         return found if {e.task_id for e in found} == {task.id for task in held} else []
 
     def _back_again(self, held: Sequence[TaskInfo]) -> list[TaskInfo]:
-        """The tasks that were held, once each is failed or runs elsewhere."""
+        """The tasks that were held, the failed first, once each is failed or runs elsewhere."""
         before = {task.id: task for task in held}
-        now = [task for task in self._tasks() if task.id in before]
+        now = sorted((task for task in self._tasks() if task.id in before), key=lambda task: task.status)
         settled = [t.status is TaskStatus.FAILED or t.worker_id not in (None, before[t.id].worker_id) for t in now]
         return now if all(settled) else []
 
@@ -210,8 +212,9 @@ def _listed(things: Iterable[object]) -> str:
     return ", ".join(map(str, things))
 
 
-def _after(moment: datetime | None, start: datetime) -> str:
-    return "     -" if moment is None else f"+{(moment - start) / timedelta(milliseconds=1):5.0f}"
+def _say_after(start: datetime, moment: datetime | None, what: str) -> None:
+    later = ((moment or start) - start) / timedelta(milliseconds=1)
+    out.say(f"  {later:5.0f} ms  {what}")
 
 
 def _say_how_to_look(here: Stage) -> None:

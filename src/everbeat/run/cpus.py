@@ -15,7 +15,7 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 def usable_cpus() -> int:
     """At least one. A quota of one and a half counts as two: the half is better used than left."""
-    return max(1, min(len(os.sched_getaffinity(0)), math.ceil(quota(_text(MEMBERSHIP), CGROUPS))))
+    return max(1, math.ceil(min(len(os.sched_getaffinity(0)), quota(_text(MEMBERSHIP), CGROUPS))))
 
 
 def quota(membership: str, root: Path) -> float:

@@ -26,9 +26,9 @@ from everbeat.errors import StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy, Superseded, Verdict
-from everbeat.model.state import Change
+from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim, Outcome
-from everbeat.run.crew import ChildKind, ChildReady, Crew, Died, Finished, InterruptKind, News
+from everbeat.run.crew import AppFailed, ChildKind, ChildReady, Crew, Died, Finished, InterruptKind, News
 from everbeat.run.journal import Journal
 from everbeat.run.slot import Flight, Slot, SlotState
 from everbeat.run.words import how_it_died
@@ -36,6 +36,7 @@ from everbeat.store.interface import Ending, Flush, Held, Store
 
 TAKE_BACK_US = 20_000
 INTERRUPT_GRACE_US = 2_000_000
+HOPELESS_US = 10_000_000
 SHORT_LIFE_SECONDS = 1.0
 RESTART_US = (0, 100_000, 500_000, 2_000_000, 5_000_000)
 STORE_RETRY_US = (50_000, 100_000, 200_000, 500_000, 1_000_000)
@@ -58,6 +59,10 @@ class Draining:
     give_up_at: int
     interrupted: bool = False
     killed: bool = False
+
+    def is_hopeless(self, now: int) -> bool:
+        """Everything was killed long ago and the store still can not be told: whoever comes next recovers it."""
+        return self.killed and now > self.give_up_at + INTERRUPT_GRACE_US + HOPELESS_US
 
 
 @dataclass(slots=True)
@@ -100,7 +105,7 @@ class Dispatcher:
         self.pace = Pace(deepest=staffing.frame_depth)
         self.tally = Tally()
         self.slots = {slot.number: slot for slot in _slots(staffing)}
-        self.held: dict[tuple[int, int], Held] = {}
+        self._held: dict[tuple[int, int], tuple[Claim, Slot]] = {}
         self.is_fenced = False
         self.turns = 0
         self._hungry = True
@@ -138,20 +143,37 @@ class Dispatcher:
         """For how long nothing needs to be done unless somebody speaks."""
         now = self.clock.mono_us()
         times = [at for at in (self._due_at, *self._alarms()) if at is not None]
-        if self._has_business() and not self._draining:
-            times.append(self._retry_at)
-        elif self._endings or self._starts:
+        if self._has_news_for_store() or self._retries:
             times.append(self._retry_at)
         return max(0, min(times, default=now + 60_000_000) - now)
 
-    @property
-    def is_idle(self) -> bool:
-        """Nothing held, nothing to settle, and the last look found nothing more to claim."""
-        return not self.held and not self._endings and self._short and not self._hungry
+    def held(self) -> list[Held]:
+        """The claims to beat for, from the claim until their end is committed. Called by the heartbeat's thread."""
+        return [
+            Held(
+                task_id=claim.id,
+                fence=claim.fence,
+                role="claimer" if claim.status is TaskStatus.CLAIMED else "runner",
+                pid=slot.pid or 0,
+            )
+            for claim, slot in list(self._held.values())
+        ]
+
+    def note_unresponsive(self) -> None:
+        """A process that is alive but silent is busy, perhaps in C code, or stopped: it is said once, and beaten for."""
+        for slot in self.slots.values():
+            silent = slot.state is SlotState.READY and bool(slot.queue) and not self.crew.responsive(slot.number)
+            if silent and not slot.is_silent:
+                tasks = [flight.claim.id for flight in slot.queue.values()]
+                facts = {"slot": slot.number, "pid": slot.pid, "tasks": tasks[:10]}
+                self._events.append(Event(name=event.CHILD_UNRESPONSIVE, worker_id=self.worker_id, facts=facts))
+            slot.is_silent = silent
 
     @property
-    def busy(self) -> int:
-        return len(self.held)
+    def is_idle(self) -> bool:
+        """All slots are up, nothing is held or to be settled, and the last look found nothing more to claim."""
+        staffed = all(slot.state is SlotState.READY for slot in self.slots.values() if slot.kind is not ChildKind.OWN)
+        return staffed and not self._held and not self._endings and self._short and not self._hungry
 
     # -- stopping ---------------------------------------------------------------------------------------------------
 
@@ -174,7 +196,9 @@ class Dispatcher:
 
     @property
     def is_drained(self) -> bool:
-        return self._draining is not None and not self.held and not self._endings
+        if self._draining is None:
+            return False
+        return (not self._held and not self._endings) or self._draining.is_hopeless(self.clock.mono_us())
 
     def dismiss(self) -> None:
         """End every process. What one of them had still begun is lost with this worker."""
@@ -202,6 +226,9 @@ class Dispatcher:
                 self._ready(self.slots[news.slot], news.pid)
             case Died():
                 self._bury(self.slots[news.slot], news, now)
+            case AppFailed():
+                facts = {"kind": news.kind, "message": news.message}
+                self._events.append(Event(name=event.APP_FAILED, worker_id=self.worker_id, facts=facts))
 
     def _ready(self, slot: Slot, pid: int) -> None:
         slot.state, slot.pid = SlotState.READY, pid
@@ -249,7 +276,8 @@ class Dispatcher:
         slot.waiting, slot.pid, slot.state, slot.ends_for = None, None, SlotState.EMPTY, None
         lived = expected or bool(begun) or death.seconds_alive >= SHORT_LIFE_SECONDS
         slot.short_lives = 0 if lived else slot.short_lives + 1
-        slot.restart_at = now + RESTART_US[min(slot.short_lives, len(RESTART_US) - 1)]
+        if slot.kind is not ChildKind.OWN:
+            slot.restart_at = now + RESTART_US[min(slot.short_lives, len(RESTART_US) - 1)]
 
     def _has_begun(self, flight: Flight) -> bool:
         return self.journal.begun_ns(flight.entry, flight.claim.seq, flight.claim.fence) is not None
@@ -313,12 +341,13 @@ class Dispatcher:
         crash_point("start.sent")
         for flight in flights:
             slot.add(flight, now)
+            self._held[flight.claim.seq, flight.claim.fence] = flight.claim, slot
         return True
 
     # -- the flush --------------------------------------------------------------------------------------------------
 
-    def _has_business(self) -> bool:
-        return bool(self._endings or self._starts or self._events) or (self._hungry and not self._room().is_empty)
+    def _has_news_for_store(self) -> bool:
+        return bool(self._endings or self._starts or self._events)
 
     def _room(self) -> Room:
         if self._draining or self._dismissed or self.is_fenced:
@@ -340,9 +369,9 @@ class Dispatcher:
         )
 
     def _flush(self, now: int) -> None:
-        if not self._has_business():
-            return
         room = self._room()
+        if not self._has_news_for_store() and (room.is_empty or not self._hungry):
+            return
         endings, starts, events = self._endings, self._starts, self._events
         wanted = Flush(
             worker_id=self.worker_id, endings=[ending for ending, _ in endings], starts=starts, room=room, events=events
@@ -378,7 +407,7 @@ class Dispatcher:
         self.tally.flushes += 1
         self.tally.largest_flush = max(self.tally.largest_flush, len(endings))
         for (ending, entry), settlement in zip(endings, settlements, strict=True):
-            self.held.pop((ending.claim.seq, ending.claim.fence), None)
+            self._held.pop((ending.claim.seq, ending.claim.fence), None)
             if entry is not None:
                 self.journal.release(entry)
             if isinstance(settlement, Superseded):
@@ -410,29 +439,23 @@ class Dispatcher:
 
     def _start_own(self, slot: Slot, claim: Claim, started: Sequence[Claim], now: int) -> None:
         slot.waiting = None
-        self._hold(claim, "runner", slot)
         if claim not in started or not self._send(slot, [claim], now):
             self._settle(claim, _give_back(claim, "it could not be started"))
 
     def _give_own_process(self, claim: Claim) -> None:
         slot = next(s for s in self.slots.values() if s.kind is ChildKind.OWN and s.state is SlotState.EMPTY)
         slot.waiting = claim
-        self._hold(claim, "claimer", slot)
+        self._held[claim.seq, claim.fence] = claim, slot
         self._spawn(slot)
 
     def _hand_out(self, slot: Slot, claims: Sequence[Claim], now: int) -> None:
         for claim in claims:
-            self._hold(claim, "runner", slot)
+            self._held[claim.seq, claim.fence] = claim, slot
         batches = [claims] if slot.kind is ChildKind.ASYNC else [[claim] for claim in claims]
         for batch in batches:
             if not self._send(slot, batch, now):
                 for claim in batch:
                     self._settle(claim, _give_back(claim, "its process could take no more"))
-
-    def _hold(self, claim: Claim, role: str, slot: Slot) -> None:
-        self.held[claim.seq, claim.fence] = Held(
-            task_id=claim.id, fence=claim.fence, role=role, pid=slot.pid if slot.pid is not None else 0
-        )
 
     # -- draining ---------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,8 @@ class Heartbeat:
     def tick(self) -> float:
         if self.is_declared_dead or not self._dispatcher_turns():
             return min(1.0, self._interval)
-        beat = self._store.beat(self._worker_id, list(self._dispatcher.held.values()))
+        held = self._dispatcher.held()
+        beat = self._store.beat(self._worker_id, held)
         if not beat.alive:
             self.is_declared_dead = True
             return self._interval
@@ -48,8 +49,8 @@ class Heartbeat:
         return now - self._turned_at < HUNG_US
 
     def _return_strangers(self, strangers: list[Claim]) -> None:
-        held = set(self._dispatcher.held)
-        unknown = [claim for claim in strangers if (claim.seq, claim.fence) not in held]
+        held = {(one.task_id, one.fence) for one in self._dispatcher.held()}
+        unknown = [claim for claim in strangers if (claim.id, claim.fence) not in held]
         lost = [claim for claim in unknown if (claim.id, claim.fence) in self._strangers]
         self._strangers = {(claim.id, claim.fence) for claim in unknown}
         evidence = f"worker {self._worker_id} does not hold it"

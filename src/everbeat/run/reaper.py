@@ -1,8 +1,8 @@
 """Returns orphaned tasks to the queue, or sets them aside, while the worker runs.
 
-Every worker looks at its peers' locks four times a second: that is a few system calls and no transaction, and a death is
-acted on by whoever sees it first. What only a threshold can tell is judged by one worker at a time, a lease in the store
-(PROTOCOL 3), and only while the judge itself and the store are fit to judge (PROTOCOL 14).
+Every worker looks at its peers' locks four times a second: that is a few system calls and no transaction, and a death
+is acted on by whoever sees it first. What only a threshold can tell is judged by one worker at a time, a lease in the
+store (PROTOCOL 3), and only while the judge itself and the store are fit to judge (PROTOCOL 14).
 """
 
 import os

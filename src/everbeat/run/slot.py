@@ -42,6 +42,8 @@ class Slot:
     """Why we kill it, if we do."""
     short_lives: int = 0
     restart_at: int | None = None
+    is_silent: bool = False
+    """Its process does not beat."""
 
     @property
     def head(self) -> Flight | None:

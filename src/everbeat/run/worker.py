@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from everbeat import __version__
 from everbeat.clock import Clock, SystemClock
 from everbeat.config import AppConfig, broker_from_url
+from everbeat.errors import StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.recovery import RecoveryReport
@@ -127,6 +128,7 @@ class Life:
         self._reporter = reporter
         self._stack = stack
         self._services: list[Service] = []
+        self._version = -1
         self.store = self._open_store()
         directory = self.store.state_directory
         self._lock = WorkerLock.create(directory, self.worker_id)
@@ -135,7 +137,7 @@ class Life:
             self.worker_id,
             boot_id=self.host.boot_id,
             slots=2 + 2 * max(1, options.processes),
-            entries=DEFAULT_ENTRIES + self.async_slots,
+            entries=max(DEFAULT_ENTRIES, 2 * (self.async_slots + 2 * options.processes * options.frame_depth)),
         )
         self._bell = stack.enter_context(closing(self.store.listen(self.worker_id)))
         crew.equip(self._lock, self._journal, beat_seconds=self._interval)
@@ -196,16 +198,15 @@ class Life:
         poll = select.poll()
         for fd in (self._crew.fileno(), self._bell.fileno(), signals.fileno()):
             poll.register(fd, select.POLLIN)
-        stops, version, asked_at = 0, self.store.data_version(), self._clock.mono_us()
+        stops, asked_at = 0, self._clock.mono_us()
         while not self.dispatcher.is_drained:
             rung = poll.poll(min(self.dispatcher.wait_us(), POLL_US) / 1000)
             if any(fd == self._bell.fileno() for fd, _ in rung):
                 self._bell.clear()
                 self.dispatcher.wake()
             if self._clock.mono_us() - asked_at >= POLL_US:
-                asked_at, before, version = self._clock.mono_us(), version, self.store.data_version()
-                if version != before:
-                    self.dispatcher.wake()
+                asked_at = self._clock.mono_us()
+                self._look_for_changes()
             if asked := signals.take():
                 stops += asked
                 self.dispatcher.drain(0 if stops > 1 else round(self.options.drain_timeout * 1_000_000))
@@ -218,6 +219,18 @@ class Life:
         self._end(fenced=False)
         return False
 
+    def _look_for_changes(self) -> None:
+        """The slow poll under the bell; and, now and then, a look at processes that do not answer."""
+        try:
+            version = self.store.data_version()
+        except StoreUnavailable as error:
+            self._reporter.store_unavailable("dispatcher", error)
+            return
+        if version != self._version:
+            self._version = version
+            self.dispatcher.wake()
+        self.dispatcher.note_unresponsive()
+
     def _end(self, *, fenced: bool) -> None:
         """Commit the goodbye, then let go of what proves us alive (PROTOCOL 10)."""
         for service in self._services:
@@ -227,14 +240,21 @@ class Life:
         while not self.dispatcher.is_dismissed and time.monotonic() < give_up:
             select.select([self._crew.fileno()], [], [], 0.1)
             self.dispatcher.tick()
+        try:
+            self._say_goodbye(fenced=fenced)
+        except StoreUnavailable as error:
+            self._reporter.store_unavailable("goodbye", error)
+        self._journal.close(unlink=True)
+        self._lock.close(unlink=True)
+
+    def _say_goodbye(self, *, fenced: bool) -> None:
         if fenced:
             facts = {"refused": self.dispatcher.tally.refused}
             self.store.announce([Event(name=event.WORKER_FENCED, worker_id=self.worker_id, facts=facts)])
             self._reporter.warn(event.WORKER_FENCED, worker=self.worker_id, **facts)
         else:
             self.store.retire(self.worker_id)
-        self._journal.close(unlink=True)
-        self._lock.close(unlink=True)
+            self._reporter.say(event.WORKER_STOPPED, worker=self.worker_id, completed=self.dispatcher.tally.completed)
 
     @property
     def _interval(self) -> float:

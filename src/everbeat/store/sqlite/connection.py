@@ -112,7 +112,8 @@ class Database:
     @contextmanager
     def write(self, point: str | None = None) -> Iterator[Transaction]:
         """A transaction: committed at the end of the block, rolled back if it raises. `point` names crash points."""
-        with self._alone_in_this_process() as writer:
+        with self._writing:
+            writer = self._take_writer()
             try:
                 self._begin(writer)
                 yield Transaction(writer, self.clock)
@@ -147,7 +148,8 @@ class Database:
     @contextmanager
     def alone(self) -> Iterator[sqlite3.Connection]:
         """The writer behind the turnstile, outside a transaction, for schema work. Never bypasses."""
-        with self._alone_in_this_process() as writer:
+        with self._writing:
+            writer = self._take_writer()
             try:
                 if not self.turnstile.insist(self.patience):
                     raise StoreUnavailable(self._blocked())
@@ -229,17 +231,12 @@ class Database:
 
     # -- within -----------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _alone_in_this_process(self) -> Iterator[sqlite3.Connection]:
-        with self._writing:
-            if self._is_writing:  # a signal handler, in the middle of a transaction of the thread it interrupted
-                raise RuntimeError(f"{self.path} is being written by this thread already")
-            writer = self._writer = self._writer or self._open(query_only=False)
-            self._is_writing = True
-            try:
-                yield writer
-            finally:
-                self._is_writing = False
+    def _take_writer(self) -> sqlite3.Connection:
+        if self._is_writing:  # a signal handler, in the middle of a transaction of the thread it interrupted
+            raise RuntimeError(f"{self.path} is being written by this thread already")
+        self._writer = self._writer or self._open(query_only=False)
+        self._is_writing = True
+        return self._writer
 
     def _begin(self, writer: sqlite3.Connection) -> None:
         give_up = time.monotonic() + self.patience
@@ -266,6 +263,7 @@ class Database:
 
     def _end(self, writer: sqlite3.Connection) -> None:
         """Whatever happened: no transaction and no turnstile is kept."""
+        self._is_writing = False
         try:
             if writer.in_transaction:
                 writer.rollback()

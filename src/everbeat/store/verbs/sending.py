@@ -1,17 +1,21 @@
 """Enqueue: all or none, ids made by the sender, the same id twice is one task."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 from everbeat.model.task import Enqueued, NewTask
 from everbeat.store.sqlite.connection import Transaction
 
 LAST = "SELECT coalesce(max(seq), 0) FROM everbeat_tasks"
 
-# The unique index on id makes a repeated enqueue a no-op: an unanswered one may be sent again.
-INSERT = """
-INSERT INTO everbeat_tasks (id, name, queue, priority, args, max_attempts, policy, created_at, run_at, due_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO NOTHING"""
+# The unique index on id makes a repeated enqueue a no-op: an unanswered one may be sent again. Fifty rows in one
+# statement take half the time of fifty statements.
+WIDE = 50
+COLUMNS = "id, name, args, queue, priority, max_attempts, policy, created_at, run_at, due_at"
+INSERT = f"INSERT INTO everbeat_tasks ({COLUMNS}) VALUES {{rows}} ON CONFLICT (id) DO NOTHING"
+ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_ONE = INSERT.format(rows=ROW)
+INSERT_WIDE = INSERT.format(rows=", ".join([ROW] * WIDE))
 
 STORED = "SELECT seq, name, args FROM everbeat_tasks WHERE id = ?"
 UNDO = "DELETE FROM everbeat_tasks WHERE seq > ?"
@@ -21,7 +25,7 @@ def enqueue(tx: Transaction, tasks: Sequence[NewTask]) -> list[Enqueued]:
     """Store all of them; if one is in conflict with what is stored under its id, store none."""
     last = tx.one(LAST)
     before = last[0] if last else 0
-    if tx.many(INSERT, [_row(task, tx.now) for task in tasks]) == len(tasks):
+    if _insert(tx, [_row(task, tx.now) for task in tasks]) == len(tasks):
         return [Enqueued(id=task.id, created=True) for task in tasks]
     results = _compare_all(tx, tasks, before)
     if any(result.conflict for result in results):
@@ -30,12 +34,19 @@ def enqueue(tx: Transaction, tasks: Sequence[NewTask]) -> list[Enqueued]:
     return results
 
 
+def _insert(tx: Transaction, rows: list[tuple[object, ...]]) -> int:
+    whole = len(rows) - len(rows) % WIDE
+    added = sum(
+        tx.run(INSERT_WIDE, list(chain.from_iterable(rows[start : start + WIDE]))) for start in range(0, whole, WIDE)
+    )
+    return added + tx.many(INSERT_ONE, rows[whole:])
+
+
 def _row(task: NewTask, now: int) -> tuple[object, ...]:
+    if task.run_at is None and not task.delay_us:
+        return (*task[:7], now, now, None)
     run_at = task.run_at if task.run_at is not None else now + (task.delay_us or 0)
-    due_at = run_at if run_at > now else None
-    return (
-        task.id, task.name, task.queue, task.priority, task.args, task.max_attempts, task.policy, now, run_at, due_at
-    )  # fmt: skip
+    return (*task[:7], now, run_at, run_at if run_at > now else None)
 
 
 def _compare_all(tx: Transaction, tasks: Sequence[NewTask], before: int) -> list[Enqueued]:

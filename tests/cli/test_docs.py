@@ -1,0 +1,23 @@
+"""docs/cli.md is made from the commands, and current."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_of_commands_is_current() -> None:
+    done = subprocess.run([sys.executable, ROOT / "tools/cli_docs.py", "--check"], check=False)
+
+    assert done.returncode == 0, "docs/cli.md is not current: run python tools/cli_docs.py"
+
+
+def test_every_command_of_the_readme_exists() -> None:
+    page = (ROOT / "docs/cli.md").read_text()
+    commands = [line.removeprefix("## everbeat ") for line in page.splitlines() if line.startswith("## ")]
+
+    assert commands == [
+        "demo", "events", "quarantine list", "queue status", "task enqueue NAME", "task list", "task retry [ID]...",
+        "task show ID", "worker list", "worker start MODULE:APP",
+    ]  # fmt: skip

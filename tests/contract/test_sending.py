@@ -1,0 +1,225 @@
+"""Enqueue: all or none, once per id, and the order in which tasks are claimed."""
+
+import pytest
+from tests.conftest import OpenStore
+from tests.words import (
+    SECOND,
+    VirtualClock,
+    a_room,
+    a_task,
+    claim,
+    claim_one,
+    enqueue,
+    facts_of,
+    ids,
+    register,
+    retried,
+    settle,
+)
+
+from everbeat.errors import TaskNotFound
+from everbeat.model.state import TaskStatus
+from everbeat.model.task import Enqueued, NewTask
+from everbeat.store.interface import Flush, Store
+
+
+def test_a_task_is_pending_once_it_is_enqueued(store: Store) -> None:
+    (stored,) = store.enqueue([a_task(id="a", name="add", queue="mail", priority=7, args=b"[1]", max_attempts=3)])
+
+    assert stored == Enqueued(id="a", created=True)
+    assert facts_of(store, "a", "name", "queue", "priority", "status", "attempt", "max_attempts", "fence") == (
+        "add", "mail", 7, TaskStatus.PENDING, 0, 3, 0
+    )  # fmt: skip
+
+
+def test_what_one_process_has_sent_another_one_sees(open_store: OpenStore) -> None:
+    here, there = open_store(), open_store()
+
+    enqueue(here, id="a")
+
+    assert claim_one(there).id == "a"
+
+
+def test_enqueue_of_nothing_is_nothing(store: Store) -> None:
+    assert store.enqueue([]) == []
+
+
+def test_the_same_id_and_arguments_again_is_the_same_task(store: Store) -> None:
+    store.enqueue([a_task(id="a")])
+
+    assert store.enqueue([a_task(id="a"), a_task(id="b")]) == [
+        Enqueued(id="a", created=False),
+        Enqueued(id="b", created=True),
+    ]
+
+
+@pytest.mark.parametrize("other", [{"args": b"[9]"}, {"name": "sub"}])
+def test_a_conflict_stores_nothing_of_the_whole_call(store: Store, other: dict[str, object]) -> None:
+    store.enqueue([a_task(id="a")])
+
+    stored = store.enqueue([a_task(id="b"), a_task(id="a", **other), a_task(id="c")])
+
+    assert stored == [
+        Enqueued(id="b", created=False),
+        Enqueued(id="a", created=False, conflict=True),
+        Enqueued(id="c", created=False),
+    ]
+    assert [store.get("b"), store.get("c")] == [None, None]
+    assert facts_of(store, "a", "name") == ("add",)
+
+
+def test_one_id_twice_in_a_call_is_one_task(store: Store) -> None:
+    assert store.enqueue([a_task(id="a"), a_task(id="a")]) == [
+        Enqueued(id="a", created=True),
+        Enqueued(id="a", created=False),
+    ]
+
+
+def test_one_id_twice_in_a_call_with_other_arguments_is_a_conflict(store: Store) -> None:
+    stored = store.enqueue([a_task(id="a"), a_task(id="a", args=b"[9]")])
+
+    assert [one.conflict for one in stored] == [False, True]
+    assert store.get("a") is None
+
+
+def test_an_id_stays_taken_after_its_task_has_ended(store: Store) -> None:
+    enqueue(store, id="a")
+    store.cancel("a", actor="me")
+
+    assert store.enqueue([a_task(id="a")]) == [Enqueued(id="a", created=False)]
+    assert facts_of(store, "a", "status") == (TaskStatus.CANCELLED,)
+
+
+def test_a_row_that_can_not_be_stored_fails_its_own_call_and_stores_nothing(store: Store) -> None:
+    with pytest.raises(OverflowError):
+        store.enqueue([a_task(id="a"), a_task(id="b", run_at=1 << 70)])
+
+    assert store.get("a") is None
+    assert enqueue(store, id="c") == "c"
+
+
+def test_an_id_that_was_never_sent_is_not_found(store: Store) -> None:
+    assert store.get("nobody") is None
+    with pytest.raises(TaskNotFound, match="nobody"):
+        store.finished("nobody")
+
+
+# -- order ------------------------------------------------------------------------------------------------------------
+
+
+def test_claims_go_by_priority_then_by_age_over_all_names_and_queues(store: Store) -> None:
+    register(store, "w1")
+    store.enqueue([
+        a_task(id="late", priority=100),
+        a_task(id="urgent", priority=1, name="sub", queue="mail"),
+        a_task(id="middle-1", priority=50, queue="mail"),
+        a_task(id="middle-2", priority=50, name="sub"),
+        a_task(id="last", priority=100, queue="mail"),
+    ])  # fmt: skip
+
+    assert ids(claim(store, places=5)) == ["urgent", "middle-1", "middle-2", "late", "last"]
+
+
+def test_a_worker_claims_from_its_queues_only(store: Store) -> None:
+    register(store, "w1")
+    for queue in ("a", "b", "c"):
+        enqueue(store, id=queue, queue=queue)
+
+    assert ids(claim(store, places=5, queues=["b", "c", "z"])) == ["b", "c"]
+
+
+def test_a_worker_claims_only_names_it_knows(store: Store) -> None:
+    register(store, "w1")
+    for name in ("aaa", "add", "new.task", "sub", "zzz"):
+        enqueue(store, id=name, name=name)
+
+    assert ids(claim(store, places=5)) == ["add", "sub"]
+
+
+def test_nothing_is_claimed_that_has_no_place(store: Store) -> None:
+    register(store, "w1")
+    store.enqueue([a_task() for _ in range(3)])
+
+    assert len(claim(store, places=2)) == 2
+    assert len(claim(store, places=0)) == 0
+    assert len(claim(store, places=9)) == 1
+
+
+def test_a_task_is_claimed_once_by_however_many_workers(open_store: OpenStore) -> None:
+    stores = {worker: open_store() for worker in ("w1", "w2", "w3")}
+    for worker, store in stores.items():
+        register(store, worker)
+    sent = [stored.id for stored in store.enqueue([a_task() for _ in range(30)])]
+
+    taken = [one for _ in range(5) for worker, store in stores.items() for one in ids(claim(store, worker, places=3))]
+
+    assert sorted(taken) == sorted(sent)
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_delayed_task_is_claimed_when_its_time_has_come(store: Store, clock: VirtualClock) -> None:
+    register(store, "w1")
+    enqueue(store, id="a", delay_us=10 * SECOND)
+
+    flushed = store.flush(Flush(worker_id="w1", room=a_room()))
+    assert (flushed.claims, flushed.next_due_in_us) == ([], 10 * SECOND)
+    clock.advance(9.9)
+    assert claim(store) == []
+    clock.advance(0.1)
+    assert ids(claim(store)) == ["a"]
+
+
+def test_a_time_that_has_passed_is_now(store: Store, clock: VirtualClock) -> None:
+    register(store, "w1")
+    enqueue(store, id="a", run_at=clock.wall - 5)
+
+    assert ids(claim(store)) == ["a"]
+
+
+def test_the_next_due_task_is_told_even_to_a_worker_without_room(store: Store) -> None:
+    register(store, "w1")
+    for seconds in (30, 10, 20):
+        enqueue(store, delay_us=seconds * SECOND)
+
+    assert store.flush(Flush(worker_id="w1")).next_due_in_us == 10 * SECOND
+
+
+def test_more_tasks_due_at_once_than_one_flush_ripens_are_all_claimed(store: Store, clock: VirtualClock) -> None:
+    register(store, "w1")
+    store.enqueue([a_task(delay_us=SECOND) for _ in range(1_500)])
+    clock.advance(2)
+
+    first = store.flush(Flush(worker_id="w1", room=a_room(2_000)))
+    second = store.flush(Flush(worker_id="w1", room=a_room(2_000)))
+
+    assert (len(first.claims), first.next_due_in_us) == (1_000, 0)
+    assert (len(second.claims), second.next_due_in_us) == (500, None)
+
+
+def test_a_retry_waits_for_its_time_and_keeps_its_place_by_age(store: Store, clock: VirtualClock) -> None:
+    enqueue(store, id="old")
+    taken = claim_one(store)
+    settle(store, taken, retried(delay_us=5 * SECOND))
+    enqueue(store, id="young")
+    assert facts_of(store, "old", "waiting_for") == ("its time, 2027-01-15 08:00:05 UTC",)
+
+    clock.advance(5)
+
+    assert ids(claim(store, places=2)) == ["old", "young"]
+
+
+def test_a_pending_task_says_what_it_waits_for(store: Store, clock: VirtualClock) -> None:
+    enqueue(store, id="now")
+    enqueue(store, id="then", delay_us=60 * SECOND)
+
+    assert facts_of(store, "now", "waiting_for") == ("a free slot",)
+    assert facts_of(store, "then", "waiting_for") == ("its time, 2027-01-15 08:01:00 UTC",)
+
+
+def test_a_task_for_a_time_beyond_all_calendars_spoils_no_list(store: Store) -> None:
+    far: NewTask = a_task(id="far", delay_us=1 << 61)
+    store.enqueue([far])
+
+    assert facts_of(store, "far", "run_at")[0].year == 9999

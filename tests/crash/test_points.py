@@ -1,0 +1,99 @@
+"""kill -9 at every named point: whoever comes next brings everything to an end."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.crash.yard import FAST, SOURCES, Yard
+
+from everbeat import TaskStatus
+from everbeat.model.worker import WorkerStatus
+from everbeat.testing import POINTS
+from tests.crash.conftest import MakeYard
+
+SENDING = [point for point in POINTS if point.startswith("enqueue.")]
+RECOVERING = ("declare_dead.", "recover.")
+"""Passed by whoever finds what a dead worker left."""
+RETIRING = ("retire.",)
+"""Passed at the end of a burst."""
+REPEATED = ("flush.before_commit", "flush.after_commit", "claim.after_commit", "start.sent", "finish.received",
+            "finish.after_commit", "beat.before_commit", "beat.after_commit")  # fmt: skip
+
+
+def crashes() -> Iterator[str]:
+    for point in POINTS:
+        if point not in SENDING:
+            yield point
+    for point in REPEATED:
+        yield f"{point}:3"
+
+
+@pytest.mark.parametrize("crash_at", list(crashes()))
+def test_a_worker_killed_at_any_point_leaves_nothing_lost_stuck_or_run_twice(make_yard: MakeYard, crash_at: str) -> None:
+    yard = make_yard(**FAST)
+    ids = flow(yard)
+    if crash_at.startswith(RECOVERING):
+        ids += leave_orphans(yard)
+
+    doomed = yard.worker(*(["--burst"] if crash_at.startswith(RETIRING) else []), crash_at=crash_at, ready=False)
+    assert doomed.ended() == -9, doomed.said()
+    heir = yard.worker()
+    yard.until_ended(ids)
+
+    yard.audit(ids)
+    assert [worker.id for worker in yard.store.workers() if worker.status is WorkerStatus.ALIVE] == [heir.id]
+    for orphaned in ids:
+        assert yard.task(orphaned).crash_count == (yard.task(orphaned).name == "a_dies_once")
+    assert heir.stop() == 0
+
+
+@pytest.mark.parametrize("crash_at", SENDING)
+def test_a_sender_killed_while_sending_has_sent_all_of_a_task_or_nothing(yard: Yard, crash_at: str) -> None:
+    sender = yard.producer("--crash-at", f"{crash_at}:2", "5", "quick")
+    assert sender.ended() == -9, sender.said()
+
+    yard.worker("--burst").ended()
+
+    told = sender.said().split()
+    stored = [task.id for task in yard.tasks()]
+    assert len(told) == 2
+    assert set(told) <= set(stored)
+    assert len(stored) == (2 if crash_at == "enqueue.before_commit" else 3)
+    yard.audit(stored)
+    assert {yard.status(task_id) for task_id in stored} == {TaskStatus.COMPLETED}
+
+
+def test_the_points_that_can_be_armed_are_those_in_the_code() -> None:
+    assert sorted(POINTS) == sorted(set(points_in_code()))
+
+
+def flow(yard: Yard) -> list[str]:
+    """Tasks of every kind: once or again, in a process slot, in the async process, alone."""
+    ids = [yard.send("a_dies_once")]
+    for _ in range(3):
+        ids += [yard.send(name) for name in ("quick", "quick_again", "a_quick", "a_quick_again")]
+    return ids
+
+
+def leave_orphans(yard: Yard) -> list[str]:
+    ids = [yard.send("gated_again", "later", priority=1), yard.send("gated_then_patient", "later", priority=1)]
+    worker = yard.worker()
+    for task_id in ids:
+        yard.until_started(task_id)
+    worker.kill()
+    yard.open("later")
+    return ids
+
+
+def points_in_code() -> Iterator[str]:
+    """Arguments of crash_point(), and of write(), which passes two of its own."""
+    for path in sorted(Path(SOURCES / "everbeat").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                if called == "crash_point":
+                    yield node.args[0].value
+                elif called == "write" and isinstance(node.args[0].value, str):
+                    yield f"{node.args[0].value}.before_commit"
+                    yield f"{node.args[0].value}.after_commit"

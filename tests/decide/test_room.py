@@ -1,0 +1,153 @@
+"""Which ready tasks a worker takes, and into which slot."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everbeat.decide.pace import DEEPEST, Pace
+from everbeat.decide.room import ASYNC_SLOT, OWN_PROCESS, Answer, Room
+
+SYNC = frozenset({"quick", "slow", "medium"})
+ASYNC = frozenset({"later"})
+DEPTHS = {"quick": 8, "medium": 3}
+
+
+def a_room(slots: dict[int, int] | None = None, *, async_free: int = 0, own_free: int = 0) -> Room:
+    return Room(SYNC, ASYNC, None, slots=dict(slots or {}), depths=DEPTHS, async_free=async_free, own_free=own_free)
+
+
+def test_a_slow_task_has_its_slot_to_itself() -> None:
+    room = a_room({1: 0, 2: 0})
+
+    assert [room.offer("slow", solo=False) for _ in range(3)] == [
+        (Answer.TAKE, 1),
+        (Answer.TAKE, 2),
+        (Answer.FULL, OWN_PROCESS),
+    ]
+
+
+def test_quick_tasks_spread_over_the_slots_and_stand_in_line() -> None:
+    room = a_room({1: 0, 2: 0})
+
+    assert [room.offer("quick", solo=False)[1] for _ in range(4)] == [1, 2, 1, 2]
+
+
+def test_a_slow_task_never_waits_behind_others_and_nothing_overtakes_it() -> None:
+    room = a_room({1: 1})
+
+    assert room.offer("slow", solo=False)[0] is Answer.FULL
+    assert room.offer("quick", solo=False)[0] is Answer.FULL
+    assert room.is_empty
+
+
+def test_a_quick_task_that_must_run_alone_is_not_framed() -> None:
+    room = a_room({1: 3, 2: 0})
+
+    assert room.offer("quick", solo=True) == (Answer.TAKE, 2)
+    assert room.slots == {1: 3}
+
+
+def test_async_tasks_share_a_process_and_a_suspect_gets_its_own() -> None:
+    room = a_room(async_free=1, own_free=1)
+
+    assert room.offer("later", solo=True) == (Answer.TAKE, OWN_PROCESS)
+    assert room.offer("later", solo=True) == (Answer.PASS, OWN_PROCESS)
+    assert room.offer("later", solo=False) == (Answer.TAKE, ASYNC_SLOT)
+    assert room.offer("later", solo=False) == (Answer.FULL, ASYNC_SLOT)
+
+
+def test_a_room_serves_its_queues_and_the_names_it_has_places_for() -> None:
+    room = Room(SYNC, ASYNC, frozenset({"mail"}), slots={1: 0})
+
+    assert room.serves("mail", "quick")
+    assert not room.serves("mail", "later")
+    assert not room.serves("mail", "unknown")
+    assert not room.serves("default", "quick")
+
+
+offers = st.lists(st.tuples(st.sampled_from(["quick", "medium", "slow", "later"]), st.booleans()), max_size=80)
+slots = st.dictionaries(st.integers(1, 6), st.integers(0, 9), max_size=6)
+
+
+@given(slots, st.integers(0, 5), st.integers(0, 3), offers)
+def test_a_room_never_admits_more_than_it_has(
+    slots: dict[int, int], async_free: int, own_free: int, offers: list[tuple[str, bool]]
+) -> None:
+    room = a_room(slots, async_free=async_free, own_free=own_free)
+    standing = dict(slots)
+    alone: set[int] = set()
+    shared = own = 0
+    for name, solo in offers:
+        answer, slot = room.offer(name, solo=solo)
+        if answer is not Answer.TAKE:
+            continue
+        if name == "later":
+            own += solo
+            shared += not solo
+            assert slot == (OWN_PROCESS if solo else ASYNC_SLOT)
+            continue
+        depth = 1 if solo else DEPTHS.get(name, 1)
+        assert slot in slots
+        assert slot not in alone
+        assert standing[slot] < depth
+        standing[slot] += 1
+        if depth == 1:
+            alone.add(slot)
+    assert shared <= async_free
+    assert own <= own_free
+
+
+@given(slots, offers)
+def test_no_later_sync_task_is_admitted_once_one_found_no_place(
+    slots: dict[int, int], offers: list[tuple[str, bool]]
+) -> None:
+    room = a_room(slots)
+    answers = [room.offer(name, solo=solo)[0] for name, solo in offers if name in SYNC]
+
+    if Answer.FULL in answers:
+        assert Answer.TAKE not in answers[answers.index(Answer.FULL) :]
+
+
+@given(st.integers(1, 4), st.integers(1, 60))
+def test_a_slow_task_at_the_head_starts_as_soon_as_a_slot_has_drained(places: int, quick: int) -> None:
+    """Every turn each slot finishes one task. Quick ones keep coming behind the slow one."""
+    standing = dict.fromkeys(range(places), 0)
+    line = ["quick"] * quick + ["slow"] + ["quick"] * 500
+    for _ in range(quick + DEPTHS["quick"] + 1):
+        room = a_room(standing)
+        while line:
+            answer, slot = room.offer(line[0], solo=False)
+            if answer is not Answer.TAKE:
+                break
+            standing[slot] += 1
+            if line.pop(0) == "slow":
+                return
+        standing = {slot: max(0, count - 1) for slot, count in standing.items()}
+    raise AssertionError("the slow task starved")
+
+
+def test_a_frame_holds_five_milliseconds_of_work() -> None:
+    pace = Pace()
+    for name, took_us in [("tiny", 1), ("short", 1_000), ("long", 20_000), ("backwards", -500)]:
+        pace.saw(name, took_us)
+
+    assert pace.depths == {"tiny": DEEPEST, "short": 5, "long": 1, "backwards": DEEPEST}
+
+
+def test_the_pace_follows_a_task_that_becomes_slow() -> None:
+    pace = Pace()
+    pace.saw("add", 100)
+    depths = []
+    for _ in range(4):
+        pace.saw("add", 10_000)
+        depths.append(pace.depths["add"])
+
+    assert depths == [2, 1, 1, 1]
+
+
+@given(st.lists(st.integers(-10, 10_000_000), min_size=1))
+def test_a_depth_is_at_least_one_and_never_over_the_limit(times: list[int]) -> None:
+    pace = Pace(deepest=16)
+    for took_us in times:
+        pace.saw("add", took_us)
+
+        assert 1 <= pace.depths["add"] <= 16
