@@ -230,6 +230,7 @@ NOW = datetime(2026, 11, 16, 12, 0, 0, tzinfo=UTC)
 REPORT = RecoveryReport(
     started_at=NOW,
     completed_at=NOW + timedelta(seconds=1.5),
+    integrity_check_passed=True,
     wal_frames_checkpointed=7,
     recovered_tasks=[
         RecoveredTask(

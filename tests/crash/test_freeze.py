@@ -1,13 +1,15 @@
 """SIGSTOP: what stands still past the threshold is replaced, and its late word changes nothing."""
 
+import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
 from tests.crash.conftest import MakeYard
-from tests.crash.yard import FAST, Worker, Yard
+from tests.crash.yard import FAST, Worker, Yard, is_stopped
 
-from everbeat import AppConfig, Everbeat, SQLiteConfig, TaskStatus
+from everbeat import AppConfig, SQLiteConfig, TaskStatus
 from everbeat.errors import StoreUnavailable
 from everbeat.model.worker import WorkerStatus
 from everbeat.store.open import open_store
@@ -165,13 +167,13 @@ def test_a_supervisor_stopped_at_any_moment_does_not_keep_the_others_from_the_st
     yard, chance = make_yard(**FAST), random.Random(7)
     steady, victim = yard.worker(ready=False), yard.worker()
     yard.until_ready(steady)
-    impatient = Everbeat(AppConfig(broker=SQLiteConfig(yard.path / "yard.db")))
     ids: list[str] = []
     told, killed = 0, 0
-    for stop in range(20):
+    for _ in range(20):
         ids += yard.send_many("work_again", [(0.0,)] * 150)
         count = len(yard.ledger())
-        yard.until(lambda: len(yard.ledger()) > count + chance.randrange(50), "work is going on")
+        wanted = count + chance.randrange(50)
+        yard.until(lambda wanted=wanted: len(yard.ledger()) > wanted, "work is going on")
         stop_now(victim)
         blocker = yard.store.blocker()
         if blocker is not None and blocker.pid == victim.pid:
@@ -185,7 +187,6 @@ def test_a_supervisor_stopped_at_any_moment_does_not_keep_the_others_from_the_st
         victim.thaw()
     yard.until_ended(ids, timeout=120)
 
-    impatient.close()
     yard.audit(ids)
     print(f"told {told} times who blocks, {killed} killed")  # noqa: T201
     assert steady.stop() == 0
@@ -227,11 +228,6 @@ def until_beaten(yard: Yard, worker: Worker, times: int) -> None:
 
 
 def stop_now(worker: Worker) -> None:
-    from tests.crash.yard import is_stopped
-
-    import os
-    import signal
-
     os.kill(worker.pid, signal.SIGSTOP)
     worker.yard.until(lambda: is_stopped(worker.pid), "it is stopped")
 

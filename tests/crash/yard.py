@@ -212,6 +212,12 @@ class Yard:
         """Run apps/producer.py."""
         return self._run(Running, [str(APPS / "producer.py"), *words], directory=APPS, environment={})
 
+    def stranger(self) -> Running:
+        """A process that holds the write lock, until it is killed."""
+        stranger: Running = self._run(Running, [str(APPS / "stranger.py")], directory=APPS, environment={})
+        self.until(lambda: "blocks" in stranger.said(), "the stranger blocks the store")
+        return stranger
+
     def _run(self, kind: type[Any], words: list[str], *, directory: Path, environment: dict[str, str]) -> Any:
         log = self.path / f"process-{len(self.running)}.log"
         with log.open("wb") as file:

@@ -654,7 +654,7 @@ def test_a_stopped_fork_server_does_not_hide_a_death(yard: Yard) -> None:
 
 @pytest.fixture
 def busy_supervisor(tmp_path: Path, open_yard: Callable[..., Yard]) -> Iterator[tuple[int, int, list[int], int]]:
-    """Pids of a supervisor in a process of its own, its fork server, three busy children, and a program of one of them."""
+    """Pids of a supervisor in its own process, its fork server, three busy children, and a program of one of them."""
     fifos = [str(tmp_path / f"fifo{slot}") for slot in range(3)]
     for fifo in fifos:
         os.mkfifo(fifo)

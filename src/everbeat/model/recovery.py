@@ -129,7 +129,8 @@ class RecoveryReport:
 
     started_at: datetime
     completed_at: datetime
-    integrity_check_passed: bool = True
+    integrity_check_passed: bool | None = None
+    """None: it was not run."""
     wal_frames_checkpointed: int = 0
     recovered_tasks: list[RecoveredTask] = field(default_factory=list)
     dead_workers: list[DeadWorker] = field(default_factory=list)
@@ -157,7 +158,7 @@ class RecoveryReport:
             f"Started: {_stamp(self.started_at)}",
             f"Duration: {self.duration.total_seconds():.1f}s",
             "",
-            f"Integrity Check: {'PASSED' if self.integrity_check_passed else 'FAILED'}",
+            f"Integrity Check: {INTEGRITY_WORDS[self.integrity_check_passed]}",
             f"WAL Checkpointed: {self.wal_frames_checkpointed} frames",
             "",
             f"Orphaned Tasks Found: {self.orphaned_tasks_found}",
@@ -196,6 +197,9 @@ class RecoveryReport:
                 for dead in said["dead_workers"]
             ],
         )
+
+
+INTEGRITY_WORDS = {True: "PASSED", False: "FAILED", None: "NOT RUN"}
 
 
 def _outcome(task: RecoveredTask) -> str:

@@ -58,7 +58,7 @@ class TaskPolicy:
 
 
 class NewTask(NamedTuple):
-    """A task on its way into the store. Times are microseconds UTC. A tuple, because a hundred thousand are made at once."""
+    """A task on its way into the store. Times are microseconds UTC. A tuple: they are made by the hundred thousand."""
 
     id: str
     name: str
@@ -112,9 +112,6 @@ class TaskError:
     lineage: tuple[str, ...] = ()
     """Full names of the exception's class and its bases, for `retry_on`. Not stored."""
     traceback: str | None = None
-
-    def dump(self) -> str:
-        return json.dumps({"type": self.exception_type, "traceback": self.traceback})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -221,6 +221,13 @@ def _open_sockets() -> set[str]:
     return {name for name in found if name.startswith("socket:")}
 
 
+def _tell(control: Channel, message: Loaded | Unusable) -> None:
+    try:
+        send(control, encode(message), wait=True)
+    except (BrokenPipeError, ConnectionResetError):  # the supervisor did not wait for us
+        os._exit(EXIT_NOT_STARTED)
+
+
 def main() -> NoReturn:
     plan = msgspec.json.decode(sys.argv[1], type=ServerPlan)
     control = adopt(plan.control_fd)
@@ -234,9 +241,9 @@ def main() -> NoReturn:
         app = load_app(plan.target, plan.imports)
         loaded = _loaded(app, _why_not_fork(sockets_before))
     except AppUnusable as error:
-        send(control, encode(Unusable(error.kind, error.message)), wait=True)
+        _tell(control, Unusable(error.kind, error.message))
         os._exit(EXIT_NOT_STARTED)
-    send(control, encode(loaded), wait=True)
+    _tell(control, loaded)
     if loaded.fork_reason is None:
         ForkServer(plan, control, app).serve()
     control.set_inheritable(True)

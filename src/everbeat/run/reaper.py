@@ -46,7 +46,8 @@ class Reaper:
         except StoreUnavailable:
             self._unblock()
             raise
-        self._blocked_since = None
+        if self._blocked_since is not None:
+            self._unblock()  # most turns only read; that one went well says nothing about the write lock
         return LOOK_SECONDS
 
     def _look(self) -> None:

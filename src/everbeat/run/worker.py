@@ -240,12 +240,15 @@ class Life:
         while not self.dispatcher.is_dismissed and time.monotonic() < give_up:
             select.select([self._crew.fileno()], [], [], 0.1)
             self.dispatcher.tick()
+        is_said = True
         try:
             self._say_goodbye(fenced=fenced)
         except StoreUnavailable as error:
             self._reporter.store_unavailable("goodbye", error)
-        self._journal.close(unlink=True)
-        self._lock.close(unlink=True)
+            is_said = fenced  # the row says dead already
+        # Without a goodbye both files stay: a lock that nobody holds is the proof, and the journal says what had begun.
+        self._journal.close(unlink=is_said)
+        self._lock.close(unlink=is_said)
 
     def _say_goodbye(self, *, fenced: bool) -> None:
         if fenced:

@@ -88,7 +88,7 @@ def quick() -> int:
         return fence
 
 
-def work(seconds: float) -> int:
+def work(seconds: float = 0.004) -> int:
     with on_record() as fence:
         time.sleep(seconds)
         return fence

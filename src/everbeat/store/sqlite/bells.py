@@ -22,6 +22,7 @@ import secrets
 import select
 import time
 from collections.abc import Callable, Set
+from contextlib import suppress
 from pathlib import Path
 
 from everbeat.errors import StoreUnavailable
@@ -89,12 +90,8 @@ class Ringer:
 
     def ring(self, wanted: Callable[[str], bool]) -> None:
         for name in [name for name in self.listeners() if wanted(name)]:
-            try:
-                os.write(self._fd_of(name), b"!")
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                self._give_up_on(name, is_dead=error.errno in (errno.EPIPE, errno.ENXIO))
+            if not self._write(name):
+                self._write(name)  # what was kept open had ended; another may hang there by now
 
     def close(self) -> None:
         for name in list(self._fds):
@@ -108,16 +105,23 @@ class Ringer:
         # A stamp is coarse: one that is still fresh may hide a bell that is hung up right now.
         self._seen = stamp if time.time_ns() - stamp > SETTLED_NS else -1
 
-    def _fd_of(self, name: str) -> int:
-        if name not in self._fds:
-            path = self._directory / name
-            self._fds[name] = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-        return self._fds[name]
-
-    def _give_up_on(self, name: str, *, is_dead: bool) -> None:
-        self._let_go(name)
-        if is_dead:
-            (self._directory / name).unlink(missing_ok=True)
+    def _write(self, name: str) -> bool:
+        """False: what was kept open under this name has no listener any more."""
+        was_open = name in self._fds
+        try:
+            if not was_open:
+                path = self._directory / name
+                self._fds[name] = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+            os.write(self._fds[name], b"!")
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            self._let_go(name)
+            if error.errno == errno.ENXIO:
+                with suppress(OSError):
+                    (self._directory / name).unlink()
+            return not was_open
+        return True
 
     def _let_go(self, name: str) -> None:
         fd = self._fds.pop(name, None)

@@ -31,7 +31,7 @@ from everbeat.crashpoint import crash_point
 from everbeat.errors import StoreUnavailable
 from everbeat.store.sqlite import side
 from everbeat.store.sqlite.blocker import find_blocker
-from everbeat.store.sqlite.turnstile import Turnstile
+from everbeat.store.sqlite.turnstile import PATIENCE, Turnstile
 
 BEGIN_WAIT_MS = 100
 CHECKPOINT_ROWS = 4_000
@@ -115,6 +115,7 @@ class Database:
         with self._writing:
             writer = self._take_writer()
             try:
+                self._is_writing = True
                 self._begin(writer)
                 yield Transaction(writer, self.clock)
                 if point:
@@ -151,6 +152,7 @@ class Database:
         with self._writing:
             writer = self._take_writer()
             try:
+                self._is_writing = True
                 if not self.turnstile.insist(self.patience):
                     raise StoreUnavailable(self._blocked())
                 writer.execute(f"PRAGMA busy_timeout={round(self.patience * 1000)}")
@@ -235,13 +237,12 @@ class Database:
         if self._is_writing:  # a signal handler, in the middle of a transaction of the thread it interrupted
             raise RuntimeError(f"{self.path} is being written by this thread already")
         self._writer = self._writer or self._open(query_only=False)
-        self._is_writing = True
         return self._writer
 
     def _begin(self, writer: sqlite3.Connection) -> None:
         give_up = time.monotonic() + self.patience
         while True:
-            self.turnstile.enter()
+            self.turnstile.enter(min(PATIENCE, self.patience))
             try:
                 writer.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as error:

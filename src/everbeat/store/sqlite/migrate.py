@@ -24,11 +24,11 @@ def newest() -> int:
     return steps()[-1][0]
 
 
-def version_of(database: Database) -> int:
-    """0 for a file without our tables."""
+def version_of(database: Database) -> int | None:
+    """None for a file without our tables."""
     with database.read(steady=True) as tx:
         if tx.one(IS_OURS) is None:
-            return 0
+            return None
         return _number(database.path, tx.one(VERSION))
 
 

@@ -89,9 +89,9 @@ class SQLiteStore:
 
     def _open_schema(self, *, create: bool) -> None:
         found = migrate.version_of(self.database)
-        if found == 0 and create:
+        if found is None and create:
             found = migrate.create(self.database)
-        if found == 0:
+        if found is None:
             raise StoreUnavailable(f"{self.database.path} is not an Everbeat store. Nothing was changed.")
         migrate.check(self.database, found)
 

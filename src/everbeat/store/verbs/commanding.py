@@ -2,7 +2,7 @@
 
 from everbeat.model.state import Change, TaskStatus, sources, target
 from everbeat.store.sqlite.connection import Transaction
-from everbeat.store.verbs.records import add_history
+from everbeat.store.verbs.records import Records
 
 FIND = "SELECT seq, status, attempt, fence, worker_id FROM everbeat_tasks WHERE id = ?"
 
@@ -40,8 +40,10 @@ def _change(tx: Transaction, task_id: str, change: Change, statement: str, allow
         return False
     seq, status, attempt, fence, worker_id = found
     tx.run(statement, (tx.now, seq, fence, status))
-    add_history(
-        tx, task_id=task_id, actor=actor, change=change, old=status, new=target(change), reason=reason,
-        attempt=attempt, fence=fence, worker_id=worker_id,
+    records = Records(tx)
+    records.history(
+        task_id=task_id, actor=actor, change=change, old=status, new=target(change), reason=reason, attempt=attempt,
+        fence=fence, worker_id=worker_id,
     )  # fmt: skip
+    records.write()
     return True

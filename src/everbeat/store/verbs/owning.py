@@ -21,7 +21,7 @@ from everbeat.model.state import OWNED, REVOKES, Change, TaskStatus, sources, ta
 from everbeat.model.task import Claim, Outcome
 from everbeat.store.interface import Ending, Flush, Flushed
 from everbeat.store.sqlite.connection import Row, Transaction
-from everbeat.store.verbs.records import add_attempt, add_events, add_history, stored_error, text
+from everbeat.store.verbs.records import Records, add_events, stored_error, text
 
 IS_ALIVE = "SELECT 1 FROM everbeat_workers WHERE id = ? AND status = 'alive'"
 
@@ -50,6 +50,13 @@ ENDINGS = {
     for change in (Change.FAIL, Change.RETRY, Change.HAND_BACK, Change.RECOVER, Change.ABANDON, Change.CANCEL)
 }
 """One statement per change, each with the states that TRANSITIONS lets it start from."""
+
+TOLD = {
+    Change.RECOVER: event.TASK_RECOVERED,
+    Change.ABANDON: event.TASK_RECOVERED,
+    Change.FAIL: event.TASK_FAILED,
+}
+"""The endings that are announced."""
 
 NOW = "SELECT status, fence, started_at, attempt, worker_id FROM everbeat_tasks WHERE seq = ?"
 
@@ -147,14 +154,17 @@ def settle(tx: Transaction, endings: Sequence[Ending]) -> list[Settlement]:
     all_stored = tx.many(COMPLETE, rows) == len(results)
     if all_stored and len(results) == len(endings):
         return [Settled(task_id=ending.claim.id) for ending in endings]
-    return [_settle_one(tx, ending, is_stored=all_stored) for ending in endings]
+    records = Records(tx)
+    settlements = [_settle_one(tx, ending, records, is_stored=all_stored) for ending in endings]
+    records.write()
+    return settlements
 
 
-def _settle_one(tx: Transaction, ending: Ending, *, is_stored: bool) -> Settlement:
+def _settle_one(tx: Transaction, ending: Ending, records: Records, *, is_stored: bool) -> Settlement:
     claim, verdict = ending.claim, ending.verdict
     is_result = verdict.change is Change.COMPLETE
     if not is_result:
-        is_stored = end(tx, claim, verdict, actor=_actor(verdict, claim), pid=ending.pid)
+        is_stored = end(tx, claim, verdict, records, actor=_actor(verdict, claim), pid=ending.pid)
     if is_stored:
         return Settled(task_id=claim.id)
     found = tx.one(NOW, (claim.seq,))
@@ -164,15 +174,17 @@ def _settle_one(tx: Transaction, ending: Ending, *, is_stored: bool) -> Settleme
     outcome = ending.outcome
     if outcome is None and is_result:
         outcome = Outcome(result=verdict.result, began_at=tx.now, ended_at=tx.now)
-    return _late(tx, claim, outcome, status, fence)
+    return _late(tx, claim, outcome, records, status, fence)
 
 
 def _actor(verdict: Verdict, claim: Claim) -> str:
     return RECOVERY_ACTOR if verdict.change in (Change.RECOVER, Change.ABANDON) else f"worker/{claim.worker_id}"
 
 
-def end(tx: Transaction, claim: Claim, verdict: Verdict, *, actor: str, pid: int | None = None) -> bool:
-    """Write a verdict that is not a result, with its records. False: the task had moved, nothing was written."""
+def end(
+    tx: Transaction, claim: Claim, verdict: Verdict, records: Records, *, actor: str, pid: int | None = None
+) -> bool:
+    """Write a verdict that is not a result, and add to the records. False: the task had moved, nothing was written."""
     if verdict.change not in ENDINGS:
         raise ValueError(f"{verdict.change} does not end an ownership")
     before = tx.one(NOW, (claim.seq,))
@@ -180,7 +192,7 @@ def end(tx: Transaction, claim: Claim, verdict: Verdict, *, actor: str, pid: int
         return False
     old, _, started_at, attempt, worker_id = before
     status = target(verdict.change)
-    error_code, error_message, error = stored_error(verdict.error)
+    error = stored_error(verdict.error)
     changed = tx.run(
         ENDINGS[verdict.change],
         {
@@ -194,9 +206,9 @@ def end(tx: Transaction, claim: Claim, verdict: Verdict, *, actor: str, pid: int
             "dispatches": verdict.dispatches,
             "solo": int(verdict.solo),
             "quarantined": int(verdict.quarantined),
-            "error_code": error_code,
-            "error_message": error_message,
-            "error": error,
+            "error_code": error[0],
+            "error_message": error[1],
+            "error": error[2],
             "seq": claim.seq,
             "fence": claim.fence,
             "worker_id": claim.worker_id,
@@ -205,37 +217,26 @@ def end(tx: Transaction, claim: Claim, verdict: Verdict, *, actor: str, pid: int
     if not changed:
         return False
     if verdict.error is not None and old == TaskStatus.RUNNING:
-        add_attempt(
-            tx, task_id=claim.id, attempt=attempt, fence=claim.fence, will_retry=not status.is_terminal,
-            billed=verdict.billed, started_at=started_at, error=verdict.error, worker_id=worker_id, pid=pid,
+        records.attempt(
+            task_id=claim.id, attempt=attempt, fence=claim.fence, will_retry=not status.is_terminal,
+            billed=verdict.billed, started_at=started_at, error=error, worker_id=worker_id, pid=pid,
         )  # fmt: skip
     if verdict.change is not Change.HAND_BACK:
-        add_history(
-            tx, task_id=claim.id, actor=actor, change=verdict.change, old=old, new=status, reason=verdict.reason,
+        records.history(
+            task_id=claim.id, actor=actor, change=verdict.change, old=old, new=status, reason=verdict.reason,
             attempt=attempt, fence=claim.fence, worker_id=worker_id,
         )  # fmt: skip
-        add_events(tx, _events(claim, verdict, attempt, worker_id))
+    if verdict.change in TOLD:
+        name = event.TASK_QUARANTINED if verdict.quarantined else TOLD[verdict.change]
+        facts = {"name": claim.name, "attempt": attempt, "action": verdict.action, "reason": verdict.reason,
+                 "code": error[0]}  # fmt: skip
+        records.event(Event(name=name, task_id=claim.id, worker_id=worker_id, facts=facts))
     return True
 
 
-def _events(claim: Claim, verdict: Verdict, attempt: int, worker_id: str | None) -> Iterator[Event]:
-    names = {
-        Change.RECOVER: event.TASK_RECOVERED,
-        Change.ABANDON: event.TASK_QUARANTINED if verdict.quarantined else event.TASK_RECOVERED,
-        Change.FAIL: event.TASK_FAILED,
-    }
-    if verdict.change in names:
-        facts = {
-            "name": claim.name,
-            "attempt": attempt,
-            "action": verdict.action,
-            "reason": verdict.reason,
-            "code": verdict.error.code if verdict.error else None,
-        }
-        yield Event(name=names[verdict.change], task_id=claim.id, worker_id=worker_id, facts=facts)
-
-
-def _late(tx: Transaction, claim: Claim, outcome: Outcome | None, status: str, fence: int) -> Settlement:
+def _late(
+    tx: Transaction, claim: Claim, outcome: Outcome | None, records: Records, status: str, fence: int
+) -> Settlement:
     """The ownership had ended before its outcome arrived."""
     if outcome is None:
         return Superseded(task_id=claim.id, status=status, by=fence)
@@ -243,12 +244,12 @@ def _late(tx: Transaction, claim: Claim, outcome: Outcome | None, status: str, f
     facts = {"name": claim.name, "fence": claim.fence, "attempt": claim.attempt, "found": status, "found_fence": fence}
     if outcome.error is None and (status, fence) == (TaskStatus.PENDING, claim.fence + 1):
         tx.run(ADOPT, (outcome.result, tx.now, worker_id, claim.seq, fence))
-        add_history(
-            tx, task_id=claim.id, actor=f"worker/{worker_id}", change=Change.ADOPT, old=TaskStatus.PENDING,
+        records.history(
+            task_id=claim.id, actor=f"worker/{worker_id}", change=Change.ADOPT, old=TaskStatus.PENDING,
             new=TaskStatus.COMPLETED, reason="its result arrived after it was revoked, before anyone ran it again",
             attempt=claim.attempt, fence=fence, worker_id=worker_id,
         )  # fmt: skip
-        add_events(tx, [Event(name=event.OUTCOME_ADOPTED, task_id=claim.id, worker_id=worker_id, facts=facts)])
+        records.event(Event(name=event.OUTCOME_ADOPTED, task_id=claim.id, worker_id=worker_id, facts=facts))
         return Adopted(task_id=claim.id)
     error = outcome.error
     tx.run(
@@ -256,7 +257,7 @@ def _late(tx: Transaction, claim: Claim, outcome: Outcome | None, status: str, f
         (claim.id, claim.fence, claim.attempt, worker_id or "", tx.now, status, fence, outcome.result,
          text(error.code) if error else None, text(error.message) if error else None),
     )  # fmt: skip
-    add_events(tx, [Event(name=event.OUTCOME_REFUSED, task_id=claim.id, worker_id=worker_id, facts=facts)])
+    records.event(Event(name=event.OUTCOME_REFUSED, task_id=claim.id, worker_id=worker_id, facts=facts))
     return Superseded(task_id=claim.id, status=status, by=fence)
 
 

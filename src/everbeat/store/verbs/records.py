@@ -2,14 +2,19 @@
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass, field
 
 from everbeat.model.event import Event
 from everbeat.model.state import Change
 from everbeat.model.task import TaskError
-from everbeat.store.sqlite.connection import Transaction
+from everbeat.store.sqlite.connection import Row, Transaction
 
 LONGEST_TEXT = 64 * 1024
+
+StoredError = tuple[str | None, str | None, str | None]
+"""Code, message and the rest, as the columns hold them."""
+
+_to_json = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 ADD_HISTORY = """
 INSERT INTO everbeat_history (task_id, at, actor, change, old_status, new_status, reason, attempt, fence, worker_id)
@@ -23,39 +28,66 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, (SELECT hostname FROM everbeat_worke
 ADD_EVENT = "INSERT INTO everbeat_events (at, name, task_id, worker_id, facts) VALUES (?, ?, ?, ?, ?)"
 
 
-def add_history(tx: Transaction, *, task_id: str, actor: str, change: Change, old: str, new: str, reason: str | None,
+@dataclass(slots=True)
+class Records:
+    """What a transaction adds to the records, gathered and then written together: a batch of ten thousand recoveries
+    writes thirty thousand of them."""
+
+    tx: Transaction
+    _history: list[Row] = field(default_factory=list)
+    _attempts: list[Row] = field(default_factory=list)
+    _events: list[Row] = field(default_factory=list)
+
+    def history(self, *, task_id: str, actor: str, change: Change, old: str, new: str, reason: str | None,
                 attempt: int, fence: int, worker_id: str | None) -> None:  # fmt: skip
-    tx.run(
-        ADD_HISTORY,
-        (task_id, tx.now, text(actor), change.value, str(old), str(new), text(reason), attempt, fence, worker_id),
-    )
+        self._history.append(
+            (
+                task_id,
+                self.tx.now,
+                text(actor),
+                change.value,
+                str(old),
+                str(new),
+                text(reason),
+                attempt,
+                fence,
+                worker_id,
+            )
+        )
 
+    def attempt(self, *, task_id: str, attempt: int, fence: int, will_retry: bool, billed: bool, started_at: int | None,
+                error: StoredError, worker_id: str | None, pid: int | None) -> None:  # fmt: skip
+        code, message, more = error
+        self._attempts.append(
+            (task_id, attempt, fence, code, int(will_retry), int(billed), started_at, self.tx.now, code, message, more,
+             worker_id, worker_id, pid)
+        )  # fmt: skip
 
-def add_attempt(tx: Transaction, *, task_id: str, attempt: int, fence: int, will_retry: bool, billed: bool,
-                started_at: int | None, error: TaskError, worker_id: str | None, pid: int | None) -> None:  # fmt: skip
-    code, message, more = stored_error(error)
-    tx.run(
-        ADD_ATTEMPT,
-        (task_id, attempt, fence, code, int(will_retry), int(billed), started_at, tx.now, code, message, more,
-         worker_id, worker_id, pid),
-    )  # fmt: skip
+    def event(self, event: Event) -> None:
+        self._events.append((self.tx.now, event.name, event.task_id, event.worker_id, _to_json(event.facts)))
+
+    def write(self) -> None:
+        self.tx.many(ADD_HISTORY, self._history)
+        self.tx.many(ADD_ATTEMPT, self._attempts)
+        self.tx.many(ADD_EVENT, self._events)
 
 
 def add_events(tx: Transaction, events: Iterable[Event]) -> None:
-    tx.many(ADD_EVENT, [(tx.now, e.name, e.task_id, e.worker_id, _facts(e.facts)) for e in events])
+    tx.many(ADD_EVENT, [(tx.now, e.name, e.task_id, e.worker_id, _to_json(e.facts)) for e in events])
 
 
-def stored_error(error: TaskError | None) -> tuple[str | None, str | None, str | None]:
-    """Code, message and the rest, as the columns hold them."""
+def stored_error(error: TaskError | None) -> StoredError:
     if error is None:
         return None, None, None
-    more = json.dumps({"type": error.exception_type, "traceback": _cut(error.traceback)})
+    more = _to_json({"type": error.exception_type, "traceback": _cut(error.traceback)})
     return text(error.code), text(error.message), more
 
 
 def text(said: str | None) -> str | None:
     """What users' code says may be long, and may hold halves of characters that no database stores."""
-    return None if said is None else str(_cut(said)).encode("utf-8", "backslashreplace").decode()
+    if said is None or (said.isascii() and len(said) <= LONGEST_TEXT):
+        return said
+    return str(_cut(said)).encode("utf-8", "backslashreplace").decode()
 
 
 def _cut(said: str | None) -> str | None:
@@ -64,7 +96,3 @@ def _cut(said: str | None) -> str | None:
         return said
     half = LONGEST_TEXT // 2
     return f"{said[:half]}\n... {len(said) - 2 * half} characters cut ...\n{said[-half:]}"
-
-
-def _facts(facts: dict[str, Any]) -> str:
-    return json.dumps(facts, separators=(",", ":"), default=str)

@@ -24,6 +24,7 @@ from everbeat.store.interface import StaleTask
 from everbeat.store.moments import moment_or_none
 from everbeat.store.sqlite.connection import DEFINITE, Row, Transaction
 from everbeat.store.verbs.owning import NOW, end
+from everbeat.store.verbs.records import Records
 
 CLAIM_COLUMNS = """t.seq, t.id, t.name, t.queue, t.fence, t.status, t.attempt, t.free_attempts, t.crash_count,
        t.lost_count, t.dispatch_count, t.solo, t.policy, t.worker_id"""
@@ -57,6 +58,8 @@ SELECT t.id, t.name, t.queue, t.status, t.worker_id, w.hostname, w.pid, t.starte
 SAVE_REPORT = "INSERT INTO everbeat_recovery_reports (at, actor, report) VALUES (?, ?, ?)"
 REPORTS = "SELECT report FROM everbeat_recovery_reports ORDER BY id DESC LIMIT ?"
 
+UNWRITABLE = (*DEFINITE, ValueError, OverflowError)
+"""The store refuses this row, and would refuse it again."""
 NOTHING = ""
 """Sorts before the id of every worker."""
 
@@ -83,21 +86,29 @@ def owned_by(tx: Transaction, worker_id: str, *, limit: int) -> list[Claim]:
 def recover(
     tx: Transaction, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = RECOVERY_ACTOR
 ) -> list[Settlement]:
-    return [_recover_one(tx, orphan.claim, verdict, actor) for orphan, verdict in verdicts]
+    """All together; one by one only if one of them can not be written."""
+    try:
+        with tx.part():
+            return _recover(tx, verdicts, actor)
+    except UNWRITABLE:
+        return [_recover_one(tx, orphan, verdict, actor) for orphan, verdict in verdicts]
 
 
 def requeue_silent_claims(tx: Transaction, *, boot_id: str, silent_for_us: int, reason: str) -> int:
     """Silence is tested here, in the transaction that acts on it."""
     verdict = Verdict(change=Change.RECOVER, reason=reason, billed=False)
-    return sum(
-        end(tx, _claim(row), verdict, actor=RECOVERY_ACTOR)
+    records = Records(tx)
+    requeued = sum(
+        end(tx, _claim(row), verdict, records, actor=RECOVERY_ACTOR)
         for owner in _silent_owners(tx, boot_id, silent_for_us, missed_beats=MISSED_BEATS)
         for row in tx.all(CLAIMED_BY, (owner,))
     )
+    records.write()
+    return requeued
 
 
 def stale_tasks(tx: Transaction, status: TaskStatus, *, boot_id: str, silent_for_us: int) -> list[StaleTask]:
-    """Tasks whose owner has been silent for that long, or is gone. Only a look, so the threshold is the asker's alone."""
+    """Tasks whose owner has been silent for that long, or is gone. A look: the threshold is the asker's alone."""
     silent = set(_silent_owners(tx, boot_id, silent_for_us, missed_beats=0))
     owners: list[str | None] = [None]
     owner = NOTHING
@@ -131,14 +142,27 @@ def _silent_owners(tx: Transaction, boot_id: str, silent_for_us: int, *, missed_
     return [owner for (owner,) in tx.all(SILENT_OWNERS, values)]
 
 
-def _recover_one(tx: Transaction, claim: Claim, verdict: Verdict, actor: str) -> Settlement:
+def _recover(tx: Transaction, verdicts: Sequence[tuple[Orphan, Verdict]], actor: str) -> list[Settlement]:
+    records = Records(tx)
+    settlements: list[Settlement] = [
+        Settled(task_id=orphan.claim.id)
+        if end(tx, orphan.claim, verdict, records, actor=actor)
+        else _superseded(tx, orphan.claim)
+        for orphan, verdict in verdicts
+    ]
+    records.write()
+    return settlements
+
+
+def _recover_one(tx: Transaction, orphan: Orphan, verdict: Verdict, actor: str) -> Settlement:
     try:
         with tx.part():
-            written = end(tx, claim, verdict, actor=actor)
-    except (*DEFINITE, ValueError, OverflowError) as error:
-        return Unsettled(task_id=claim.id, error=f"{type(error).__name__}: {error}")
-    if written:
-        return Settled(task_id=claim.id)
+            return _recover(tx, [(orphan, verdict)], actor)[0]
+    except UNWRITABLE as error:
+        return Unsettled(task_id=orphan.claim.id, error=f"{type(error).__name__}: {error}")
+
+
+def _superseded(tx: Transaction, claim: Claim) -> Superseded:
     now = tx.one(NOW, (claim.seq,))
     return Superseded(task_id=claim.id, status=now[0] if now else "DELETED", by=now[1] if now else -1)
 

@@ -1,0 +1,227 @@
+"""The file and its neighbours: made once, with the right modes, and nothing of anybody else's is touched."""
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.words import enqueue, status_of
+
+from everbeat.errors import SchemaMismatch, StoreUnavailable
+from everbeat.model.state import TRANSITIONS, TaskStatus
+from everbeat.store.sqlite import migrate
+from everbeat.store.sqlite.store import SQLiteStore
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SQLiteStore]:
+    store = SQLiteStore(path)
+    yield store
+    store.close()
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def look(path: Path, sql: str) -> list[tuple[object, ...]]:
+    """As a person would, with another program."""
+    code = "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute(sys.argv[2]).fetchall())"
+    done = subprocess.run([sys.executable, "-c", code, str(path), sql], capture_output=True, text=True, check=True)
+    return list(eval(done.stdout))
+
+
+def test_a_store_is_a_wal_database_with_a_version_and_an_identity(store: SQLiteStore, path: Path) -> None:
+    assert look(path, "PRAGMA journal_mode") == [("wal",)]
+    meta = dict(look(path, "SELECT key, value FROM everbeat_meta"))  # type: ignore[arg-type]
+    assert meta["schema_version"] == str(migrate.newest())
+    assert len(meta["store_id"]) == 36
+
+
+def test_opening_again_changes_nothing(store: SQLiteStore, path: Path) -> None:
+    before = look(path, "SELECT * FROM everbeat_meta")
+    enqueue(store, id="a")
+
+    again = SQLiteStore(path)
+
+    assert status_of(again, "a") is TaskStatus.PENDING
+    assert look(path, "SELECT * FROM everbeat_meta") == before
+    again.close()
+
+
+def test_two_processes_that_create_a_store_at_once_get_the_same_one(path: Path) -> None:
+    code = """
+import sys
+from everbeat.store.sqlite.store import SQLiteStore
+from everbeat.model.task import NewTask
+sys.stdin.readline()
+store = SQLiteStore(sys.argv[1])
+store.enqueue([NewTask(id=sys.argv[2], name="add", args=b"[]")])
+"""
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, str(path), f"task-{number}"], stdin=subprocess.PIPE)
+        for number in range(6)
+    ]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+
+    assert [process.wait(60) for process in processes] == [0] * 6
+    assert look(path, "SELECT count(*) FROM everbeat_tasks") == [(6,)]
+    assert look(path, "SELECT count(*) FROM everbeat_meta WHERE key = 'store_id'") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "directory", "side"), [(0o600, 0o700, 0o600), (0o660, 0o770, 0o660), (0o640, 0o750, 0o640)]
+)
+def test_modes_are_as_asked_whatever_the_umask(path: Path, mode: int, directory: int, side: int) -> None:
+    before = os.umask(0o077)
+    try:
+        store = SQLiteStore(path, file_mode=mode)
+        enqueue(store)
+    finally:
+        os.umask(before)
+
+    assert mode_of(path) == mode_of(Path(f"{path}-wal")) == mode_of(Path(f"{path}-shm")) == mode
+    assert mode_of(store.state_directory) == directory
+    assert mode_of(store.state_directory / "turnstile") == side
+    store.close()
+
+
+def test_a_look_never_makes_a_store(path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="there is no store at"):
+        SQLiteStore(path, create=False)
+
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_look_makes_nothing_beside_a_store(path: Path) -> None:
+    SQLiteStore(path).close()
+    before = sorted(entry.name for entry in path.parent.iterdir())
+
+    store = SQLiteStore(path, create=False)
+    assert store.counts() == []
+    store.close()
+
+    assert sorted(entry.name for entry in path.parent.iterdir()) == before
+
+
+def test_a_file_that_is_no_database_is_left_as_it_is(path: Path) -> None:
+    path.write_bytes(b"my thesis, only copy\n" * 500)
+
+    with pytest.raises(StoreUnavailable, match=r"jobs.db: file is not a database. Nothing was changed"):
+        SQLiteStore(path)
+
+    assert path.read_bytes() == b"my thesis, only copy\n" * 500
+    assert [entry.name for entry in path.parent.iterdir()] == ["jobs.db"]
+
+
+def test_a_database_of_somebody_else_gets_our_tables_beside_theirs(path: Path) -> None:
+    theirs = sqlite3.connect(path)
+    theirs.executescript("CREATE TABLE customers (name); INSERT INTO customers VALUES ('ann');")
+    theirs.close()
+
+    store = SQLiteStore(path)
+    enqueue(store, id="a")
+
+    assert look(path, "SELECT name FROM customers") == [("ann",)]
+    assert status_of(store, "a") is TaskStatus.PENDING
+    store.close()
+
+
+def test_a_database_of_somebody_else_is_not_a_store_to_look_at(path: Path) -> None:
+    theirs = sqlite3.connect(path)
+    theirs.execute("CREATE TABLE customers (name)")
+    theirs.close()
+
+    with pytest.raises(StoreUnavailable, match="is not an Everbeat store"):
+        SQLiteStore(path, create=False)
+
+    assert [entry.name for entry in path.parent.iterdir()] == ["jobs.db"]
+
+
+@pytest.mark.parametrize(
+    ("version", "advice"), [("999", "Upgrade Everbeat"), ("0", "everbeat db migrate")], ids=["newer", "older"]
+)
+def test_a_store_of_another_version_is_refused_untouched(path: Path, version: str, advice: str) -> None:
+    SQLiteStore(path).close()
+    other = sqlite3.connect(path)
+    other.execute("UPDATE everbeat_meta SET value = ? WHERE key = 'schema_version'", (version,))
+    other.commit()
+    other.close()
+
+    with pytest.raises(SchemaMismatch, match=advice):
+        SQLiteStore(path)
+
+
+def test_a_store_without_a_version_is_called_damaged(path: Path) -> None:
+    SQLiteStore(path).close()
+    other = sqlite3.connect(path)
+    other.execute("DELETE FROM everbeat_meta")
+    other.commit()
+    other.close()
+
+    with pytest.raises(StoreUnavailable, match="schema version is missing"):
+        SQLiteStore(path)
+
+
+@pytest.mark.parametrize("place", ["missing/jobs.db", "."])
+def test_a_path_that_can_not_be_says_so(tmp_path: Path, place: str) -> None:
+    with pytest.raises(StoreUnavailable):
+        SQLiteStore(tmp_path / place)
+
+
+def test_a_side_directory_of_somebody_else_s_making_is_refused(store: SQLiteStore, path: Path) -> None:
+    store.close()
+    side = store.state_directory
+    for entry in side.iterdir():
+        entry.unlink()
+    side.rmdir()
+    side.symlink_to("/tmp")
+
+    with pytest.raises(StoreUnavailable, match="is not a directory of this user"):
+        enqueue(SQLiteStore(path))
+
+
+def test_a_store_that_was_removed_is_not_made_again_by_the_next_write(store: SQLiteStore, path: Path) -> None:
+    store.database.before_fork()  # puts the connections away
+    store.database.after_fork_in_parent()
+    for entry in path.parent.glob("jobs.db*"):
+        if entry.is_file():
+            entry.unlink()
+
+    with pytest.raises(StoreUnavailable, match="unable to open"):
+        store.enqueue([])
+
+    assert not path.exists()
+
+
+def test_the_schema_allows_the_states_of_the_table_and_no_other(store: SQLiteStore) -> None:
+    enqueue(store, id="a")
+    with store.database.write() as tx:
+        for status in {*TRANSITIONS.values(), *TaskStatus}:
+            tx.run("UPDATE everbeat_tasks SET status = ?", (status.value,))
+    with pytest.raises(sqlite3.IntegrityError), store.database.write() as tx:
+        tx.run("UPDATE everbeat_tasks SET status = 'LIMBO'")
+
+
+def test_the_views_for_people_can_be_read(store: SQLiteStore, path: Path) -> None:
+    enqueue(store, id="a")
+    views = [name for (name,) in look(path, "SELECT name FROM sqlite_master WHERE type = 'view'")]
+
+    assert all(str(name).startswith("everbeat_") and str(name).endswith("_readable") for name in views)
+    for name in views:
+        look(path, f"SELECT * FROM {name}")
+    (row,) = look(path, "SELECT id, status, created_at FROM everbeat_tasks_readable")
+    assert row[:2] == ("a", "PENDING")
+    assert str(row[2]).startswith("20")

@@ -1,0 +1,178 @@
+"""What the hot statements cost on SQLite: their plans, and their steps on a store full of what must not matter."""
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.words import a_room, a_task, register
+
+from everbeat.store.interface import Flush
+from everbeat.store.sqlite.store import SQLiteStore
+from everbeat.store.verbs import commanding, living, looking, owning, recovering, sending
+
+READY, DUE, OWNED = "everbeat_tasks_ready", "everbeat_tasks_due", "everbeat_tasks_owned"
+BY_SEQ = "SEARCH everbeat_tasks USING INTEGER PRIMARY KEY (rowid=?)"
+BY_ID = "SEARCH everbeat_tasks USING INDEX sqlite_autoindex_everbeat_tasks_1 (id=?)"
+
+PLANS = {
+    owning.READY: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name=?)"],
+    owning.NEXT_QUEUE: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue>?)"],
+    owning.NEXT_NAME: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name>?)"],
+    owning.NEXT_DUE: [f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>?)"],
+    owning.RIPEN: [
+        BY_SEQ,
+        "LIST SUBQUERY 1",
+        f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>? AND due_at<?)",
+    ],
+    owning.COMPLETE: [BY_SEQ],
+    owning.START: [BY_SEQ],
+    owning.LAUNCH: [BY_SEQ],
+    owning.CLAIM: [BY_SEQ],
+    owning.ADOPT: [BY_SEQ],
+    owning.NOW: [BY_SEQ],
+    **{ending: [BY_SEQ] for ending in owning.ENDINGS.values()},
+    owning.IS_ALIVE: ["SEARCH everbeat_workers USING PRIMARY KEY (id=?)"],
+    recovering.NEXT_OWNER: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id>?)"],
+    recovering.OWNED_BY: [f"SEARCH t USING INDEX {OWNED} (worker_id=? AND rowid>?)"],
+    recovering.CLAIMED_BY: [f"SEARCH t USING INDEX {OWNED} (worker_id=?)"],
+    recovering.IS_GONE: ["SEARCH everbeat_workers USING PRIMARY KEY (id=?)"],
+    living.BEAT: ["SEARCH everbeat_workers USING PRIMARY KEY (id=?)"],
+    living.BEATS: ["SCAN everbeat_workers USING INDEX everbeat_workers_alive"],
+    living.SERVED: ["SCAN everbeat_workers USING INDEX everbeat_workers_alive"],
+    living.WORKERS_ALIVE: ["SCAN w USING INDEX everbeat_workers_alive"],
+    sending.LAST: ["SEARCH everbeat_tasks"],
+    sending.STORED: [BY_ID],
+    looking.FINISHED: [BY_ID],
+    looking.ATTEMPTS: ["SEARCH everbeat_attempts USING INDEX everbeat_attempts_task (task_id=?)"],
+    looking.HISTORY: ["SEARCH everbeat_history USING INDEX everbeat_history_task (task_id=?)"],
+    looking.EVENTS.format(more=""): ["SEARCH everbeat_events USING INTEGER PRIMARY KEY (rowid>?)"],
+    looking.EVENTS.format(more=" AND task_id = ?"): [
+        "SEARCH everbeat_events USING INDEX everbeat_events_task (task_id=? AND rowid>?)"
+    ],
+    commanding.FIND: [BY_ID],
+    commanding.CANCEL: [BY_SEQ],
+    commanding.REVIVE: [BY_SEQ],
+}
+
+LOTS = 20_000
+FEW = 5
+"""Hundreds of instructions: what a handful of rows cost, and far from what reading the crowd would."""
+
+FILL = f"""
+WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {LOTS})
+INSERT INTO everbeat_tasks (id, name, queue, priority, args, status, created_at, run_at, due_at, worker_id)
+SELECT :prefix || n, :name, :queue, 100, x'5b5d', :status, 1, 1, :due_at, :worker_id FROM numbers"""
+
+CROWD: dict[str, dict[str, object]] = {
+    "backlog": {},
+    "terminal": {"status": "COMPLETED"},
+    "unknown": {"name": "nobody.knows"},
+    "elsewhere": {"queue": "aaa"},
+    "delayed": {"due_at": 1 << 60},
+    "running": {"status": "RUNNING", "worker_id": "busy"},
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SQLiteStore]:
+    store = SQLiteStore(tmp_path / "plans.db", durability="normal")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def crowded(store: SQLiteStore) -> SQLiteStore:
+    for number in range(100):
+        store.retire(register(store, f"old-{number}"))
+    register(store, "w1")
+    register(store, "busy")
+    plain = {"name": "add", "queue": "default", "status": "PENDING", "due_at": None, "worker_id": None}
+    with store.database.write() as tx:
+        for prefix, facts in CROWD.items():
+            tx.run(FILL, plain | facts | {"prefix": prefix})
+    return store
+
+
+def explain(connection: sqlite3.Connection, sql: str) -> list[str]:
+    names = set(re.findall(r":(\w+)", sql))
+    values = dict.fromkeys(names) if names else [None] * sql.count("?")
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
+
+
+@pytest.mark.parametrize("analyzed", [False, True], ids=["fresh", "analyzed"])
+def test_the_hot_statements_keep_their_plans(crowded: SQLiteStore, analyzed: bool) -> None:
+    with crowded.database.alone() as connection:
+        if analyzed:
+            connection.execute("ANALYZE")
+        found = {sql: explain(connection, sql) for sql in PLANS}
+
+    assert found == PLANS
+
+
+def steps(store: SQLiteStore, deed: Callable[[], object]) -> int:
+    """How many hundreds of instructions SQLite needs for it."""
+    counted = 0
+
+    def count() -> int:
+        nonlocal counted
+        counted += 1
+        return 0
+
+    with store.database.alone() as writer, store.database.read():
+        connections = [writer, store.database._reader]
+    for connection in connections:
+        assert connection is not None
+        connection.set_progress_handler(count, 100)
+    deed()
+    for connection in connections:
+        assert connection is not None
+        connection.set_progress_handler(None, 100)
+    return counted
+
+
+def test_a_claim_costs_the_same_however_much_waits_has_ended_or_is_not_for_us(
+    store: SQLiteStore, request: pytest.FixtureRequest
+) -> None:
+    def flush() -> None:
+        assert len(store.flush(Flush(worker_id="w0", room=a_room(10, queues=["default"]))).claims) == 10
+
+    register(store, "w0")
+    store.enqueue([a_task() for _ in range(20)])
+    alone = steps(store, flush)
+    request.getfixturevalue("crowded")
+
+    assert steps(store, flush) <= alone + 1
+
+
+def test_a_worker_that_finds_nothing_pays_nothing(crowded: SQLiteStore) -> None:
+    def flush() -> None:
+        assert crowded.flush(Flush(worker_id="w1", room=a_room(10, queues=["empty"]))).claims == []
+
+    assert steps(crowded, flush) <= FEW
+
+
+def test_names_that_nobody_serves_are_leapt_over(store: SQLiteStore) -> None:
+    register(store, "w1")
+    store.enqueue([a_task(name=f"unknown.{number}") for number in range(LOTS)])
+    store.enqueue([a_task(id="mine", name="sub")])
+
+    def flush() -> None:
+        assert [claim.id for claim in store.flush(Flush(worker_id="w1", room=a_room(10))).claims] == ["mine"]
+
+    assert steps(store, flush) <= FEW
+
+
+def test_a_look_for_orphans_does_not_read_what_the_living_own(crowded: SQLiteStore) -> None:
+    def look() -> None:
+        assert crowded.orphans(limit=100) == []
+
+    assert steps(crowded, look) <= FEW
+
+
+def test_a_look_at_the_living_workers_does_not_read_the_dead(store: SQLiteStore) -> None:
+    for number in range(500):
+        store.retire(register(store, f"old-{number}"))
+
+    assert steps(store, lambda: store.workers(alive_only=True)) <= FEW
