@@ -66,7 +66,8 @@ def an_error(code: str = "UNHANDLED_EXCEPTION", *lineage: str) -> TaskError:
 
 
 def a_task(**facts: Any) -> NewTask:
-    return NewTask(**({"id": f"task-{next(numbers)}", "name": "add", "args": b"[1,2]"} | facts))
+    plain: dict[str, Any] = {"id": f"task-{next(numbers)}", "name": "add", "args": b"[1,2]"}
+    return NewTask(**(plain | facts))
 
 
 def enqueue(store: Store, **facts: Any) -> str:
@@ -75,7 +76,7 @@ def enqueue(store: Store, **facts: Any) -> str:
 
 
 def a_worker(worker_id: str, **facts: Any) -> NewWorker:
-    plain = {
+    plain: dict[str, Any] = {
         "id": worker_id,
         "name": worker_id,
         "host": Host(name="host-1", boot_id=BOOT_ID, pid=4711, pid_started=1, pid_namespace=1),
@@ -167,7 +168,7 @@ def retried(delay_us: int = 0) -> Verdict:
 
 def abandoned(**facts: Any) -> Verdict:
     error = TaskError(code="WORKER_CRASHED", message="its worker died")
-    return Verdict(**({"change": Change.ABANDON, "error": error, "reason": "its worker died"} | facts))
+    return replace(Verdict(change=Change.ABANDON, error=error, reason="its worker died"), **facts)
 
 
 def handed_back() -> Verdict:

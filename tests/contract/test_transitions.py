@@ -57,11 +57,12 @@ def a_task_in(store: Store, state: TaskStatus, *, alone: bool) -> Claim:
     register(store, "w1")
     enqueue(store, id="task-1", name="later")
     for _ in range(2):
-        claim = take(store, alone=False) or take(store, alone=True)
-        assert claim is not None
-        recover(store, claim, Verdict(change=Change.RECOVER, billed=False, solo=alone))
+        newest = take(store, alone=False) or take(store, alone=True)
+        assert newest is not None
+        recover(store, newest, Verdict(change=Change.RECOVER, billed=False, solo=alone))
+        superseded = newest
     if state is TaskStatus.PENDING:
-        return claim
+        return superseded
     newest = take(store, alone=alone)
     assert newest is not None
     if alone and state is not TaskStatus.CLAIMED:

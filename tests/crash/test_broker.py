@@ -120,11 +120,11 @@ def test_a_claimed_task_of_a_silent_worker_is_requeued_by_hand(make_yard: MakeYa
     """A suspect is CLAIMED while its own process starts; with a stopped fork server it stays so."""
     yard = make_yard(**ALONE)
     broker, worker = ask(yard), yard.worker()
-    task_id = yard.send("a_kills_itself", "die")
-    yard.until_started(task_id)
-    server = worker.fork_server
-    os.kill(yard.starts(task_id)[0].pid, signal.SIGKILL)
+    task_id = yard.send("a_gated_again", "go")
+    os.kill(yard.until_started(task_id).pid, signal.SIGKILL)
+    alone, server = yard.until_started(task_id, times=2), worker.fork_server
     os.kill(server, signal.SIGSTOP)
+    os.kill(alone.pid, signal.SIGKILL)
     yard.until(lambda: yard.status(task_id) is TaskStatus.CLAIMED, "it is CLAIMED")
     assert broker("requeue_stale_claimed", stale_threshold_ms=2_000) == 0
 
@@ -133,10 +133,10 @@ def test_a_claimed_task_of_a_silent_worker_is_requeued_by_hand(make_yard: MakeYa
 
     assert broker("requeue_stale_claimed", stale_threshold_ms=2_000) == 1
     assert (yard.status(task_id), yard.task(task_id).worker_id) == (TaskStatus.PENDING, None)
-    worker.thaw()
-    worker.thaw(server)
-    yard.until_started(task_id, times=2)
-    assert yard.task(task_id).crash_count == 1
+    worker.thaw(worker.pid, server)
+    yard.open("go")
+    yard.until_ended([task_id])
+    yard.audit([task_id])
     assert worker.info.status is WorkerStatus.ALIVE
 
 

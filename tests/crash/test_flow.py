@@ -73,7 +73,7 @@ def test_an_idle_worker_is_woken_for_new_tasks_and_only_the_right_one_runs_them(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", range(1, 1 + int(os.environ.get("HAIL", "2"))))
 def test_nothing_is_lost_or_run_twice_under_a_hail_of_blows(make_yard: MakeYard, seed: int) -> None:
     """2,000 tasks from four senders over two workers; for every hundred that end, one of the two is hit by something."""
     yard, chance = make_yard(**FAST), random.Random(seed)
@@ -120,7 +120,8 @@ def kill_everything(worker: Worker, chance: random.Random) -> None:
 
 def tell_it_to_stop(worker: Worker, chance: random.Random) -> None:
     worker.thaw()
-    assert worker.stop() == 0
+    if worker.is_ready():  # before, it is an ordinary process and dies of the signal
+        assert worker.stop() in (0, -signal.SIGKILL)  # -9: it was frozen with the write lock
 
 
 def freeze(worker: Worker, chance: random.Random) -> None:

@@ -406,7 +406,8 @@ class Yard:
 
     def story(self) -> str:
         """What happened, for a test that failed."""
-        parts = [f"--- {running.log.name} (pid {running.pid})\n{running.said()[-6000:]}" for running in self.running]
+        parts = [f"--- {running.log.name} (pid {running.pid})\n{running.said()[-4000:]}" for running in self.running
+                 if isinstance(running, Worker)]  # fmt: skip
         with suppress(everbeat.EverbeatError, OSError, sqlite3.Error):
             unfinished = [task for task in self.tasks() if task.status is not TaskStatus.COMPLETED]
             parts += ["--- tasks", *(f"{task}" for task in unfinished[:20])]

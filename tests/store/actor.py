@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from collections.abc import Callable
 
 from everbeat.model.task import NewTask
 from everbeat.store.sqlite.store import SQLiteStore
@@ -71,7 +72,7 @@ def leave_open(store: SQLiteStore) -> None:
     say("done")
 
 
-DEEDS = {
+DEEDS: dict[str, Callable[..., None]] = {
     "send": lambda store, name, threads, count: send(store, name, int(threads), int(count)),
     "send-for-ever": send_for_ever,
     "hold-write-lock": hold_write_lock,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -285,7 +286,7 @@ def test_a_fork_while_other_threads_write_works_on_both_sides(store: SQLiteStore
     writers = [threading.Thread(target=write) for _ in range(3)]
     for writer in writers:
         writer.start()
-    codes = [in_a_fork(lambda number=number: enqueue(store, id=f"child-{number}")) for number in range(10)]
+    codes = [in_a_fork(partial(enqueue, store, id=f"child-{number}")) for number in range(10)]
     done.set()
     for writer in writers:
         writer.join(30)

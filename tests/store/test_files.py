@@ -42,7 +42,7 @@ def look(path: Path, sql: str) -> list[tuple[object, ...]]:
 
 def test_a_store_is_a_wal_database_with_a_version_and_an_identity(store: SQLiteStore, path: Path) -> None:
     assert look(path, "PRAGMA journal_mode") == [("wal",)]
-    meta = dict(look(path, "SELECT key, value FROM everbeat_meta"))  # type: ignore[arg-type]
+    meta = {key: str(value) for key, value in look(path, "SELECT key, value FROM everbeat_meta")}
     assert meta["schema_version"] == str(migrate.newest())
     assert len(meta["store_id"]) == 36
 

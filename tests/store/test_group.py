@@ -97,7 +97,10 @@ def test_a_conflict_is_its_sender_s_alone(store: SQLiteStore, commits: list[str]
 def test_two_who_send_the_same_id_at_once_get_one_task(store: SQLiteStore) -> None:
     results = all_at_once(store, *(lambda: store.enqueue([a_task(id="same")]) for _ in range(2)))
 
-    assert sorted(one.created for (one,) in results) == [False, True]  # type: ignore[misc,attr-defined]
+    assert sorted(map(repr, results)) == [
+        repr([Enqueued(id="same", created=False)]),
+        repr([Enqueued(id="same", created=True)]),
+    ]
 
 
 def test_an_outage_is_told_to_each_with_an_error_of_its_own(store: SQLiteStore) -> None:

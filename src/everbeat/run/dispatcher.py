@@ -6,8 +6,8 @@ next, together with new starts and claims. RUNNING is committed before the bytes
 * An ownership ends in exactly one `Verdict`; it is held, and beaten for, until the flush that settles it is committed.
 * A store that can not be written changes nothing here: outcomes stay, processes go on, the flush is tried again (P8).
 * Of the tasks that wait behind a slow one in a slot's queue, what has not begun is read back (PROTOCOL 19).
-* After the death of a process: its complete outcomes count, what it had not read goes back unbilled, and for what it had
-  begun `recovery_for` decides (PROTOCOL 5, 20, 21, 23).
+* After the death of a process: its complete outcomes count, what it had not read goes back unbilled, and for what it
+  had begun `recovery_for` decides (PROTOCOL 5, 20, 21, 23).
 
 Never here: user code, decisions (decide/), SQL (store/), processes themselves (crew).
 """
@@ -160,7 +160,7 @@ class Dispatcher:
         ]
 
     def note_unresponsive(self) -> None:
-        """A process that is alive but silent is busy, perhaps in C code, or stopped: it is said once, and beaten for."""
+        """A process that is alive but silent is busy in C code, or stopped: it is said once, and beaten for."""
         for slot in self.slots.values():
             silent = slot.state is SlotState.READY and bool(slot.queue) and not self.crew.responsive(slot.number)
             if silent and not slot.is_silent:

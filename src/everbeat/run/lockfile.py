@@ -135,6 +135,11 @@ def probe(lock: LockIdentity, worker_id: str, host: Host, me: Host) -> tuple[Liv
     return Liveness.FREE, f"worker {worker_id} is gone: its lock is free"
 
 
+def is_running(host: Host) -> bool:
+    """Whether the very process that this host names is there, as seen from this pid namespace."""
+    return os.stat("/proc/self/ns/pid").st_ino == host.pid_namespace and _start_ticks(host.pid) == host.pid_started
+
+
 def _doubt(fd: int, lock: LockIdentity, worker_id: str, host: Host) -> str | None:
     """Why this file proves nothing; None if it is what the worker registered."""
     found = os.fstat(fd)

@@ -5,8 +5,6 @@ is acted on by whoever sees it first. What only a threshold can tell is judged b
 store (PROTOCOL 3), and only while the judge itself and the store are fit to judge (PROTOCOL 14).
 """
 
-import os
-import signal
 from datetime import UTC, datetime
 
 from everbeat.clock import Clock
@@ -16,6 +14,7 @@ from everbeat.errors import StoreUnavailable
 from everbeat.model.worker import WorkerInfo
 from everbeat.report.log import Reporter
 from everbeat.run.recovery import Findings, Recovery
+from everbeat.run.unblock import Unblocker
 from everbeat.store.interface import Store
 
 LOOK_SECONDS = 0.25
@@ -38,16 +37,16 @@ class Reaper:
         self._version = -1
         self._judged_at = clock.mono_us()
         self._on_time = 0
-        self._blocked_since: int | None = None
+        self._unblocker = Unblocker(store, config, clock, reporter)
 
     def tick(self) -> float:
         try:
             self._look()
         except StoreUnavailable:
-            self._unblock()
+            self._unblocker.look()
             raise
-        if self._blocked_since is not None:
-            self._unblock()  # most turns only read; that one went well says nothing about the write lock
+        if self._unblocker.is_blocked:
+            self._unblocker.look()  # most turns only read; that one went well says nothing about the write lock
         return LOOK_SECONDS
 
     def _look(self) -> None:
@@ -96,17 +95,3 @@ class Reaper:
                     threshold_us(config.claimed_stale_threshold_ms, worker.beat_interval_ms), reason=reason
                 )
         return dead
-
-    def _unblock(self) -> None:
-        """A stopped worker of ours that has kept the write lock past the threshold is ended; a stranger is named."""
-        now = self._clock.mono_us()
-        blocker = self._store.blocker()
-        if blocker is None or not blocker.is_stopped:
-            self._blocked_since = None
-            return
-        self._blocked_since = self._blocked_since or now
-        self._reporter.store_blocked(str(blocker))
-        if now - self._blocked_since < self._config.running_stale_threshold_ms * 1000:
-            return
-        if any(worker.host.pid == blocker.pid and worker.same_boot for worker in self._peers):
-            os.kill(blocker.pid, signal.SIGKILL)

@@ -21,6 +21,7 @@ from everbeat.model.recovery import (
     RecoveryPolicy,
     RecoveryReport,
     Settled,
+    Unsettled,
     Verdict,
 )
 from everbeat.model.state import TaskStatus
@@ -68,6 +69,7 @@ class Recovery:
         self._policy = config.to_policy()
         self._me = me
         self._jitter = jitter
+        self._given_up: set[tuple[int, int]] = set()
 
     def run(self, *, actor: str, but: str | None = None) -> RecoveryReport | None:
         """One pass by proof, for every worker but `but`; None if there was nothing to do."""
@@ -94,18 +96,18 @@ class Recovery:
         return dead
 
     def recover_orphans(self) -> list[tuple[Claim, RecoveredTask]]:
+        """In batches, each a short transaction. What could not be recovered is told once, and tried again next time."""
         done: list[tuple[Claim, RecoveredTask]] = []
-        owners: dict[str, WorkerInfo] | None = None
-        seen: set[tuple[int, int]] = set()
-        while True:
-            found = [c for c in self._store.orphans(limit=BATCH + len(seen)) if (c.seq, c.fence) not in seen]
-            if not found:
-                return done
-            seen |= {(claim.seq, claim.fence) for claim in found}
-            if owners is None:
-                owners = {worker.id: worker for worker in self._store.workers()}
+        owners: dict[str, WorkerInfo] = {}
+        after: Claim | None = None
+        while found := self._store.orphans(limit=BATCH, after=after):
+            after = found[-1]
+            owners = owners or {worker.id: worker for worker in self._store.workers()}
             wanted = [claim for claim in found if self._may_touch(claim)]
             done += recover_all(self._store, self._orphans(wanted, owners), self._policy, jitter=self._jitter)
+        news = [(claim, told) for claim, told in done if told.success or (claim.seq, claim.fence) not in self._given_up]
+        self._given_up = {(claim.seq, claim.fence) for claim, told in done if not told.success}
+        return news
 
     def _may_touch(self, claim: Claim) -> bool:
         if claim.status is TaskStatus.CLAIMED:
@@ -150,32 +152,28 @@ class Recovery:
 def recover_all(
     store: Store, orphans: Sequence[Orphan], policy: RecoveryPolicy, *, jitter: Callable[[], float] = random.random
 ) -> list[tuple[Claim, RecoveredTask]]:
-    """Decide and write; one that can not be decided about is reported and left, the others proceed."""
-    decided: list[tuple[Orphan, Verdict]] = []
-    done: list[tuple[Claim, RecoveredTask]] = []
-    for orphan in orphans:
-        try:
-            decided.append((orphan, recovery_for(orphan, policy, jitter=jitter())))
-        except (ValueError, TypeError) as error:
-            done.append((orphan.claim, _told(orphan, None, error=f"its stored policy can not be read: {error}")))
+    """Decide and write. A row that can not be written is told and left, the others proceed; one that somebody else has
+    recovered meanwhile is theirs to tell."""
+    decided = [(orphan, recovery_for(orphan, policy, jitter=jitter())) for orphan in orphans]
     settlements = store.recover(decided) if decided else []
-    for (orphan, verdict), settlement in zip(decided, settlements, strict=True):
-        if isinstance(settlement, Settled):
-            done.append((orphan.claim, _told(orphan, verdict)))
-    return done
+    return [
+        (orphan.claim, _told(orphan, verdict, error=settlement.error if isinstance(settlement, Unsettled) else None))
+        for (orphan, verdict), settlement in zip(decided, settlements, strict=True)
+        if isinstance(settlement, Settled | Unsettled)
+    ]
 
 
-def _told(orphan: Orphan, verdict: Verdict | None, *, error: str | None = None) -> RecoveredTask:
+def _told(orphan: Orphan, verdict: Verdict, *, error: str | None) -> RecoveredTask:
     claim = orphan.claim
     return RecoveredTask(
         task_id=claim.id,
-        action=verdict.action if verdict else "none",
+        action=verdict.action,
         attempt_count=claim.attempt - claim.free_attempts,
-        max_attempts=TaskPolicy.load(claim.policy).max_attempts if verdict else 0,
+        max_attempts=TaskPolicy.load(claim.policy).max_attempts,
         success=error is None,
         error=error,
         previous_worker_id=claim.worker_id,
-        reason=verdict.reason if verdict else None,
+        reason=verdict.reason,
     )
 
 

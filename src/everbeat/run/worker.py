@@ -33,6 +33,7 @@ from everbeat.run.reaper import Reaper
 from everbeat.run.recovery import Recovery
 from everbeat.run.service import Service
 from everbeat.run.signals import Signals
+from everbeat.run.unblock import Unblocker
 from everbeat.store.interface import Store
 from everbeat.store.open import open_store
 
@@ -82,6 +83,8 @@ def run_worker(
         while facts is not None:
             with ExitStack() as stack:
                 life = Life(options, crew, facts, clock, reporter, stack)
+                if not life.register(signals):
+                    return 0
                 report = life.begin()
                 announce(life, report)
                 if not life.go_on(signals):
@@ -160,23 +163,34 @@ class Life:
             interval=self._interval,
         )
 
-    def begin(self) -> RecoveryReport | None:
-        """Register, recover what others left, start the loops. Nothing is claimed before this is done (P10)."""
-        recovery = self.config.recovery
-        self.store.register(
-            NewWorker(
-                id=self.worker_id,
-                name=self.name,
-                host=self.host,
-                lock=self._lock.identity,
-                queues=self.options.queues,
-                task_names=(*self.facts.sync_names, *self.facts.async_names),
-                processes=self.options.processes,
-                async_slots=self.async_slots,
-                beat_interval_ms=round(self._interval * 1000),
-                version=__version__,
-            )
+    def register(self, signals: Signals) -> bool:
+        """Enter the store; if a frozen process is in the way, as soon as it is not. False: told to stop meanwhile."""
+        worker = NewWorker(
+            id=self.worker_id,
+            name=self.name,
+            host=self.host,
+            lock=self._lock.identity,
+            queues=self.options.queues,
+            task_names=(*self.facts.sync_names, *self.facts.async_names),
+            processes=self.options.processes,
+            async_slots=self.async_slots,
+            beat_interval_ms=round(self._interval * 1000),
+            version=__version__,
         )
+        unblocker = Unblocker(self.store, self.config.recovery, self._clock, self._reporter)
+        while not signals.take():
+            try:
+                self.store.register(worker)
+            except StoreUnavailable:
+                if not unblocker.look():
+                    raise
+            else:
+                return True
+        return False
+
+    def begin(self) -> RecoveryReport | None:
+        """Recover what others left, start the loops. Nothing is claimed before this is done (P10)."""
+        recovery = self.config.recovery
         actor = f"startup/{self.worker_id}"
         report = Recovery(self.store, recovery, self.host).run(actor=actor, but=self.worker_id)
         store = self._open_store()

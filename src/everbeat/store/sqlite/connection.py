@@ -35,6 +35,7 @@ from everbeat.store.sqlite.turnstile import PATIENCE, Turnstile
 
 BEGIN_WAIT_MS = 100
 CHECKPOINT_ROWS = 4_000
+CHECKPOINT_COMMITS = 250
 LONG_WAL = 64 * 1024 * 1024
 LONG_WAL_PAUSE = 1.0
 FORK_PATIENCE = 5.0
@@ -102,6 +103,7 @@ class Database:
         self._put_away = False
         self._pid = os.getpid()
         self._changes = 0
+        self._commits = 0
         self._checkpointed_at = 0.0
         self.when_forked: Callable[[], None] | None = None
         """Called in the child of a fork."""
@@ -277,10 +279,12 @@ class Database:
 
     def _checkpoint_if_long(self, writer: sqlite3.Connection) -> None:
         """After the commit, so nothing that goes wrong here may reach the caller."""
+        self._commits += 1
         is_long = self._is_wal_long()
-        if not self.turnstile.is_held or (writer.total_changes - self._changes < CHECKPOINT_ROWS and not is_long):
+        is_due = self._commits >= CHECKPOINT_COMMITS or writer.total_changes - self._changes >= CHECKPOINT_ROWS
+        if not self.turnstile.is_held or not (is_due or is_long):
             return
-        self._changes = writer.total_changes
+        self._changes, self._commits = writer.total_changes, 0
         self._checkpointed_at = time.monotonic()
         try:
             writer.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if is_long else 'RESTART'})").fetchone()

@@ -1,0 +1,49 @@
+"""What to do about a frozen process that keeps everybody from writing (PROTOCOL 16).
+
+Only SQLite has this: its write lock is held by a process, and one that is stopped in the middle of a transaction holds
+it for as long as it is stopped. If it is a worker of ours and has been so for longer than a worker may be silent, it is
+ended: its tasks are as lost as if it had gone silent elsewhere. A stranger is named, never touched.
+"""
+
+import os
+import signal
+
+from everbeat.clock import Clock
+from everbeat.config import RecoveryConfig
+from everbeat.report.log import Reporter
+from everbeat.run.lockfile import is_running
+from everbeat.store.interface import Store
+
+
+class Unblocker:
+    def __init__(self, store: Store, config: RecoveryConfig, clock: Clock, reporter: Reporter) -> None:
+        self._store = store
+        self._allowed_us = config.running_stale_threshold_ms * 1000
+        self._clock = clock
+        self._reporter = reporter
+        self._blocked: tuple[int, int] | None = None
+        """Who, and since when we know."""
+
+    @property
+    def is_blocked(self) -> bool:
+        return self._blocked is not None
+
+    def look(self) -> bool:
+        """Call it whenever a write was not possible. True: somebody is in the way."""
+        blocker, now = self._store.blocker(), self._clock.mono_us()
+        if blocker is None or not blocker.is_stopped:
+            self._blocked = None
+            return blocker is not None
+        if self._blocked is None or self._blocked[0] != blocker.pid:
+            self._blocked = blocker.pid, now
+            self._reporter.store_blocked(str(blocker))
+        if now - self._blocked[1] > self._allowed_us and self._is_worker(blocker.pid):
+            self._reporter.warn("worker.ended", pid=blocker.pid, reason="it was stopped while it held the write lock")
+            os.kill(blocker.pid, signal.SIGKILL)
+        return True
+
+    def _is_worker(self, pid: int) -> bool:
+        return any(
+            worker.host.pid == pid and worker.same_boot and is_running(worker.host)
+            for worker in self._store.workers(alive_only=True)
+        )
