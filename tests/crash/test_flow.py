@@ -81,16 +81,19 @@ def test_nothing_is_lost_or_run_twice_under_a_hail_of_blows(make_yard: MakeYard,
     kinds = ("quick,work_again", "work,quick_again", "a_quick,work", "a_quick_again,quick")
     senders = [yard.producer("500", names) for names in kinds]
     blows: Counter[str] = Counter()
-    while (done := ended(yard)) < 2000:
-        yard.until(lambda goal=min(2000, done + 100): ended(yard) >= goal, "a hundred more have ended", timeout=120)
-        number = chance.randrange(2)
-        blow = chance.choice(list(BLOWS))
+
+    def ended() -> int:
+        """How many tasks have ended. What has died is replaced meanwhile: a frozen one is ended by the others, too."""
+        workers[:] = [yard.worker(ready=False) if w.process.poll() is not None else w for w in workers]
+        return sum(count.count for count in yard.store.counts() if count.status.is_terminal)
+
+    while (done := ended()) < 2000:
+        yard.until(lambda goal=min(2000, done + 100): ended() >= goal, "a hundred more have ended", timeout=120)
+        number, blow = chance.randrange(2), chance.choice(list(BLOWS))
         blows[blow] += 1
+        workers[1 - number].thaw()
         with suppress(StopIteration, ProcessLookupError, IndexError):  # it is just being replaced
             BLOWS[blow](workers[number], chance)
-        if workers[number].process.poll() is not None:
-            workers[number] = yard.worker(ready=False)
-        workers[1 - number].thaw()
     assert [sender.ended() for sender in senders] == [0, 0, 0, 0]
 
     print(dict(blows))  # noqa: T201 - shown if the test fails
@@ -133,7 +136,3 @@ BLOWS: dict[str, Callable[[Worker, random.Random], None]] = {
     blow.__name__: blow
     for blow in (kill_a_child, kill_the_fork_server, kill_the_supervisor, kill_everything, tell_it_to_stop, freeze)
 }
-
-
-def ended(yard: Yard) -> int:
-    return sum(count.count for count in yard.store.counts() if count.status.is_terminal)

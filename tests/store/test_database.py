@@ -17,6 +17,7 @@ from everbeat.errors import StoreUnavailable
 from everbeat.store.sqlite import connection as module
 from everbeat.store.sqlite.connection import Database
 from everbeat.store.sqlite.store import SQLiteStore
+from everbeat.store.transaction import RowRefused
 
 ADD = "INSERT INTO everbeat_recovery_reports (at, actor, report) VALUES (1, 'me', ?)"
 
@@ -151,7 +152,7 @@ def test_a_signal_handler_that_writes_in_the_middle_of_a_write_is_refused(
 def test_a_part_is_undone_alone(database: Database) -> None:
     with database.write() as tx:
         tx.run(ADD, ("kept",))
-        with pytest.raises(sqlite3.IntegrityError), tx.part():
+        with pytest.raises(RowRefused), tx.part():
             tx.many(ADD, [("dropped",), (None,)])
         tx.run(ADD, ("kept too",))
 

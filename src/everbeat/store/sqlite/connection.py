@@ -32,6 +32,7 @@ from everbeat.errors import StoreUnavailable
 from everbeat.store.sqlite import side
 from everbeat.store.sqlite.blocker import find_blocker
 from everbeat.store.sqlite.turnstile import PATIENCE, Turnstile
+from everbeat.store.transaction import Row, RowRefused
 
 BEGIN_WAIT_MS = 100
 CHECKPOINT_ROWS = 4_000
@@ -42,11 +43,9 @@ FORK_PATIENCE = 5.0
 DEFINITE = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
 """Errors of a statement, not of the store: the same again would fail again."""
 
-Row = tuple[Any, ...]
 
-
-class Transaction:
-    """What the verbs of the store write through. `now` and `mono` are the moment it began, in microseconds."""
+class SQLiteTransaction:
+    """`Transaction` on a connection that is in one."""
 
     __slots__ = ("_connection", "mono", "now")
 
@@ -75,14 +74,16 @@ class Transaction:
 
     @contextmanager
     def part(self) -> Iterator[None]:
-        """A part that is undone alone if it raises."""
+        """A part that is undone alone if it raises; RowRefused if what it tried can never be written."""
         self._connection.execute("SAVEPOINT part")
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK TO part")
                 self._connection.execute("RELEASE part")
+            if isinstance(error, (*DEFINITE, ValueError, OverflowError)):
+                raise RowRefused(f"{type(error).__name__}: {error}") from error
             raise
         self._connection.execute("RELEASE part")
 
@@ -112,14 +113,14 @@ class Database:
     # -- transactions -----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def write(self, point: str | None = None) -> Iterator[Transaction]:
+    def write(self, point: str | None = None) -> Iterator[SQLiteTransaction]:
         """A transaction: committed at the end of the block, rolled back if it raises. `point` names crash points."""
         with self._writing:
             writer = self._take_writer()
             try:
                 self._is_writing = True
                 self._begin(writer)
-                yield Transaction(writer, self.clock)
+                yield SQLiteTransaction(writer, self.clock)
                 if point:
                     crash_point(f"{point}.before_commit")
                 self._commit(writer)
@@ -132,17 +133,17 @@ class Database:
                 self._end(writer)
 
     @contextmanager
-    def read(self, *, steady: bool = False) -> Iterator[Transaction]:
+    def read(self, *, steady: bool = False) -> Iterator[SQLiteTransaction]:
         """Read on a connection of its own, which no writer blocks. `steady`: all of it sees one moment."""
         with self._reading:
             try:
                 reader = self._reader = self._reader or self._open(query_only=True)
                 if not steady or reader.in_transaction:
-                    yield Transaction(reader, self.clock)
+                    yield SQLiteTransaction(reader, self.clock)
                     return
                 reader.execute("BEGIN")
                 try:
-                    yield Transaction(reader, self.clock)
+                    yield SQLiteTransaction(reader, self.clock)
                 finally:
                     reader.rollback()
             except sqlite3.Error as error:

@@ -1,7 +1,7 @@
 """What a person asks for: cancel, another run. Named changes of the transition table, always in the history."""
 
 from everbeat.model.state import Change, TaskStatus, sources, target
-from everbeat.store.sqlite.connection import Transaction
+from everbeat.store.transaction import Transaction
 from everbeat.store.verbs.records import Records
 
 FIND = "SELECT seq, status, attempt, fence, worker_id FROM everbeat_tasks WHERE id = ?"

@@ -15,7 +15,7 @@ from everbeat.model.event import Event
 from everbeat.model.worker import Host, LockIdentity, NewWorker, WorkerInfo, WorkerStatus
 from everbeat.store.interface import Held
 from everbeat.store.moments import moment, moment_or_none
-from everbeat.store.sqlite.connection import Row, Transaction
+from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs.records import add_events, text
 
 FOREVER_US = 1 << 62

@@ -10,7 +10,7 @@ from everbeat.model.state import TaskStatus
 from everbeat.model.task import AttemptInfo, Finished, HistoryEntry, TaskError, TaskInfo
 from everbeat.store.interface import QueueCount, TaskFilter
 from everbeat.store.moments import micros, moment, moment_or_none
-from everbeat.store.sqlite.connection import Row, Transaction
+from everbeat.store.transaction import Row, Transaction
 
 TASK = """
 SELECT id, name, queue, status, priority, attempt, max_attempts, crash_count, lost_count, fence, worker_id, created_at,

@@ -20,7 +20,7 @@ from everbeat.model.recovery import RECOVERY_ACTOR, Adopted, Settled, Settlement
 from everbeat.model.state import OWNED, REVOKES, Change, TaskStatus, sources, target
 from everbeat.model.task import Claim, Outcome
 from everbeat.store.interface import Ending, Flush, Flushed
-from everbeat.store.sqlite.connection import Row, Transaction
+from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs.records import Records, add_events, stored_error, text
 
 IS_ALIVE = "SELECT 1 FROM everbeat_workers WHERE id = ? AND status = 'alive'"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from everbeat.model.event import Event
 from everbeat.model.state import Change
 from everbeat.model.task import TaskError
-from everbeat.store.sqlite.connection import Row, Transaction
+from everbeat.store.transaction import Row, Transaction
 
 LONGEST_TEXT = 64 * 1024
 

@@ -22,7 +22,7 @@ from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim
 from everbeat.store.interface import StaleTask
 from everbeat.store.moments import moment_or_none
-from everbeat.store.sqlite.connection import DEFINITE, Row, Transaction
+from everbeat.store.transaction import Row, RowRefused, Transaction
 from everbeat.store.verbs.owning import NOW, end
 from everbeat.store.verbs.records import Records
 
@@ -58,8 +58,6 @@ SELECT t.id, t.name, t.queue, t.status, t.worker_id, w.hostname, w.pid, t.starte
 SAVE_REPORT = "INSERT INTO everbeat_recovery_reports (at, actor, report) VALUES (?, ?, ?)"
 REPORTS = "SELECT report FROM everbeat_recovery_reports ORDER BY id DESC LIMIT ?"
 
-UNWRITABLE = (*DEFINITE, ValueError, OverflowError)
-"""The store refuses this row, and would refuse it again."""
 NOTHING = ""
 """Sorts before the id of every worker."""
 
@@ -90,7 +88,7 @@ def recover(
     try:
         with tx.part():
             return _recover(tx, verdicts, actor)
-    except UNWRITABLE:
+    except RowRefused:
         return [_recover_one(tx, orphan, verdict, actor) for orphan, verdict in verdicts]
 
 
@@ -158,8 +156,8 @@ def _recover_one(tx: Transaction, orphan: Orphan, verdict: Verdict, actor: str) 
     try:
         with tx.part():
             return _recover(tx, [(orphan, verdict)], actor)[0]
-    except UNWRITABLE as error:
-        return Unsettled(task_id=orphan.claim.id, error=f"{type(error).__name__}: {error}")
+    except RowRefused as error:
+        return Unsettled(task_id=orphan.claim.id, error=str(error))
 
 
 def _superseded(tx: Transaction, claim: Claim) -> Superseded:

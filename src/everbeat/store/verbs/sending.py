@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from everbeat.model.task import Enqueued, NewTask
-from everbeat.store.sqlite.connection import Transaction
+from everbeat.store.transaction import Transaction
 
 LAST = "SELECT coalesce(max(seq), 0) FROM everbeat_tasks"
 

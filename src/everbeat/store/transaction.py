@@ -1,0 +1,34 @@
+"""What the verbs of the store write through, whichever database is behind it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+Row = tuple[Any, ...]
+
+
+class RowRefused(Exception):
+    """The database refuses what was to be written, and would refuse it again."""
+
+
+class Transaction(Protocol):
+    now: int
+    """When it began: wall clock, microseconds UTC."""
+    mono: int
+    """The same moment by the clock that ages are measured with."""
+
+    def run(self, sql: str, values: Any = ()) -> int:
+        """How many rows were changed."""
+
+    def many(self, sql: str, rows: Sequence[Any]) -> int:
+        """How many rows were changed by all of them together."""
+
+    def rows(self, sql: str, values: Any = ()) -> Iterator[Row]:
+        """Read lazily: a caller that stops early has paid only for what it took."""
+
+    def all(self, sql: str, values: Any = ()) -> list[Row]: ...
+
+    def one(self, sql: str, values: Any = ()) -> Row | None: ...
+
+    def part(self) -> AbstractContextManager[None]:
+        """A part that is undone alone if it raises; RowRefused if what it tried can never be written."""
