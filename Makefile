@@ -1,6 +1,8 @@
 # Everything runs in .venv, which each target sets up by itself. Another interpreter: make test PYTHON=python3.12
 PYTHON ?= python3
 N ?= 20
+# Most tests wait for processes rather than compute, so more of them than cores run at once.
+JOBS ?= 4
 ARGS ?=
 
 MAKEFLAGS += --no-print-directory
@@ -26,7 +28,7 @@ demo: $(READY)
 	@$(BIN)/everbeat demo $(ARGS)
 
 test: $(READY)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 check: format-check lint types test
 
@@ -44,7 +46,7 @@ fmt: $(READY)
 	@$(BIN)/ruff format --quiet $(SOURCES)
 
 stable: $(READY)
-	@$(BIN)/python tools/stable.py $(N) $(ARGS)
+	@$(BIN)/python tools/stable.py $(N) -n $(JOBS) $(ARGS)
 
 bench: $(READY)
 	@$(BIN)/python -m bench $(ARGS)

@@ -47,8 +47,8 @@ def main(arguments: list[str]) -> int:
     if not arguments or not arguments[0].isdecimal() or int(arguments[0]) < 1:
         print("usage: python tools/stable.py N [pytest arguments]", file=sys.stderr)
         return 2
-    count, pytest_args = int(arguments[0]), arguments[1:] or [CRASH_TESTS]
-    if pytest_args == [CRASH_TESTS] and not Path(CRASH_TESTS).is_dir():
+    count, pytest_args = int(arguments[0]), [CRASH_TESTS, *arguments[1:]]
+    if not Path(CRASH_TESTS).is_dir():
         print(f"there are no crash tests: {CRASH_TESTS} does not exist", file=sys.stderr)
         return 2
     print(f"{'run':>5}  {'result':<6}  {'seconds':>7}  pytest")

@@ -66,9 +66,7 @@ def test_async_neighbours_of_a_task_that_kills_its_process_run_alone_or_fail_as_
     ("name", "args", "evidence"),
     [("exits", (3,), "exited with code 3"), ("exits", (0,), "exited with code 0"), ("faults", (), "killed by SIGSEGV")],
 )
-def test_a_task_that_ends_its_process_has_crashed(
-    yard: Yard, name: str, args: tuple[int, ...], evidence: str
-) -> None:
+def test_a_task_that_ends_its_process_has_crashed(yard: Yard, name: str, args: tuple[int, ...], evidence: str) -> None:
     worker = yard.worker(processes=1)
     task_id = yard.send(name, *args)
     yard.until_ended([task_id])

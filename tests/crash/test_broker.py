@@ -93,7 +93,10 @@ def test_a_person_sees_who_lives_and_declares_one_dead(make_yard: MakeYard, ask:
     yard.until_ended([again])
 
     yard.audit([again])
-    assert {row.id: row.status for row in yard.store.workers()} == {old_id: WorkerStatus.DEAD, worker.id: WorkerStatus.ALIVE}
+    assert {row.id: row.status for row in yard.store.workers()} == {
+        old_id: WorkerStatus.DEAD,
+        worker.id: WorkerStatus.ALIVE,
+    }
     assert worker.id != old_id
     assert worker.stop() == 0
 

@@ -130,7 +130,10 @@ def test_a_whole_tree_that_is_stopped_past_the_threshold_is_replaced(make_yard: 
     yard.until_event("worker.fenced", worker_id=old_id)
 
     yard.audit(ids)
-    assert [yard.result(task_id) for task_id in (again, a_again)] == [yard.starts(again)[1].fence, yard.starts(a_again)[1].fence]
+    assert [yard.result(task_id) for task_id in (again, a_again)] == [
+        yard.starts(again)[1].fence,
+        yard.starts(a_again)[1].fence,
+    ]
     assert (yard.status(once), yard.task(once).error_code) == (TaskStatus.FAILED, "WORKER_CRASHED")
     assert goes_on_under_a_new_id(yard, zombie, old_id)
     assert heir.stop() == 0

@@ -26,7 +26,10 @@ def test_a_killed_task_process_is_replaced_and_its_task_restarted_by_the_same_wo
     assert yard.task(again).crash_count == 1
     assert (yard.status(once), len(yard.starts(once)), yard.task(once).crash_count) == (TaskStatus.COMPLETED, 1, 0)
     assert yard.full(again).attempts[0].pid == first.pid
-    assert yard.full(again).attempts[0].error_message == f"process {first.pid} killed by SIGKILL on {worker.info.host.name}"
+    assert (
+        yard.full(again).attempts[0].error_message
+        == f"process {first.pid} killed by SIGKILL on {worker.info.host.name}"
+    )
     assert yard.events("child.died")[0].facts["status"] == -signal.SIGKILL
     assert not yard.events("worker.dead")
 
@@ -154,7 +157,11 @@ def test_ten_kills_of_the_worker_do_not_end_a_long_task_that_may_be_repeated(yar
 
 
 def test_a_task_is_recovered_once_however_many_workers_saw_its_worker_die(yard: Yard) -> None:
-    ids = [yard.send("gated_again", "go"), yard.send("gated", "go"), *[yard.send("a_gated_again", "go") for _ in range(5)]]
+    ids = [
+        yard.send("gated_again", "go"),
+        yard.send("gated", "go"),
+        *[yard.send("a_gated_again", "go") for _ in range(5)],
+    ]
     victim = yard.worker()
     for task_id in ids:
         yard.until_started(task_id)

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.crash.conftest import MakeYard
 from tests.crash.yard import FAST, SOURCES, Yard
 
 from everbeat import TaskStatus
 from everbeat.model.worker import WorkerStatus
 from everbeat.testing import POINTS
-from tests.crash.conftest import MakeYard
 
 SENDING = [point for point in POINTS if point.startswith("enqueue.")]
 RECOVERING = ("declare_dead.", "recover.")
@@ -30,7 +30,9 @@ def crashes() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("crash_at", list(crashes()))
-def test_a_worker_killed_at_any_point_leaves_nothing_lost_stuck_or_run_twice(make_yard: MakeYard, crash_at: str) -> None:
+def test_a_worker_killed_at_any_point_leaves_nothing_lost_stuck_or_run_twice(
+    make_yard: MakeYard, crash_at: str
+) -> None:
     yard = make_yard(**FAST)
     ids = flow(yard)
     if crash_at.startswith(RECOVERING):

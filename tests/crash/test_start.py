@@ -45,7 +45,9 @@ def test_many_openers_of_an_empty_store_make_one_schema(yard: Yard) -> None:
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_step_of_the_wall_clock_kills_nobody_and_stops_nothing(make_yard: MakeYard, tmp_path: Path, hours: int) -> None:
+def test_a_step_of_the_wall_clock_kills_nobody_and_stops_nothing(
+    make_yard: MakeYard, tmp_path: Path, hours: int
+) -> None:
     yard, clock = make_yard(**FAST), tmp_path / "clock"
     shift_clock(clock, 0)
     workers = [yard.worker(clock_file=clock, ready=False) for _ in range(2)]
@@ -59,7 +61,11 @@ def test_a_step_of_the_wall_clock_kills_nobody_and_stops_nothing(make_yard: Make
     shift_clock(clock, hours * HOUR)
     for worker in workers:
         until_beaten(yard, worker.id, times=6)
-    ids = [yard.send("quick"), yard.send("quick_again"), yard.send("fails_twice") if hours > 0 else yard.send("a_quick")]
+    ids = [
+        yard.send("quick"),
+        yard.send("quick_again"),
+        yard.send("fails_twice") if hours > 0 else yard.send("a_quick"),
+    ]
     yard.until_ended(ids)
     yard.open("go")
     yard.until_ended(running)

@@ -347,7 +347,9 @@ class Yard:
         * nothing failed whose code never began, or was never about to: between its mark in the journal and its first
           line a process can be killed, too.
         """
-        rows = {row[0]: row[1:] for row in self.query("SELECT id, name, status, result, error_code FROM everbeat_tasks")}
+        rows = {
+            row[0]: row[1:] for row in self.query("SELECT id, name, status, result, error_code FROM everbeat_tasks")
+        }
         traced = Counter(self.query("SELECT task_id, fence FROM everbeat_attempts"))
         late = Counter(self.query("SELECT task_id, fence FROM everbeat_late_outcomes"))
         ledger: dict[str, list[Line]] = {}
@@ -391,7 +393,9 @@ class Yard:
             " WHERE t.id = ? ORDER BY a.id DESC LIMIT 1",
             task_id,
         )[0]
-        rivals = self.query("SELECT task_id FROM everbeat_attempts WHERE pid = ? AND error_code = 'WORKER_CRASHED'", pid)
+        rivals = self.query(
+            "SELECT task_id FROM everbeat_attempts WHERE pid = ? AND error_code = 'WORKER_CRASHED'", pid
+        )
         return (seq, fence) in marks or rivals == [(task_id,)]
 
     def complaints(self) -> list[str]:
