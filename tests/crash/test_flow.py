@@ -75,7 +75,7 @@ def test_an_idle_worker_is_woken_for_new_tasks_and_only_the_right_one_runs_them(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(1, 1 + int(os.environ.get("HAIL", "2"))))
 def test_nothing_is_lost_or_run_twice_under_a_hail_of_blows(make_yard: MakeYard, seed: int) -> None:
-    """2,000 tasks from four senders over two workers; for every hundred that end, one of the two is hit by something."""
+    """2,000 tasks from four senders over two workers; for every hundred that end, one of the two is hit."""
     yard, chance = make_yard(**FAST), random.Random(seed)
     workers = [yard.worker(ready=False), yard.worker()]
     kinds = ("quick,work_again", "work,quick_again", "a_quick,work", "a_quick_again,quick")
@@ -88,7 +88,8 @@ def test_nothing_is_lost_or_run_twice_under_a_hail_of_blows(make_yard: MakeYard,
         return sum(count.count for count in yard.store.counts() if count.status.is_terminal)
 
     while (done := ended()) < 2000:
-        yard.until(lambda goal=min(2000, done + 100): ended() >= goal, "a hundred more have ended", timeout=120)
+        goal = min(2000, done + 100)
+        yard.until(lambda goal=goal: ended() >= goal, "a hundred more have ended", timeout=120)
         number, blow = chance.randrange(2), chance.choice(list(BLOWS))
         blows[blow] += 1
         workers[1 - number].thaw()

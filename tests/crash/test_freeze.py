@@ -164,6 +164,77 @@ def test_a_stop_shorter_than_the_threshold_goes_unnoticed(make_yard: MakeYard) -
     assert not yard.events("task.recovered")
 
 
+def test_when_every_worker_stood_still_nobody_is_declared_dead(make_yard: MakeYard) -> None:
+    """A suspended machine, a stopped container: the living may beat first."""
+    yard = make_yard(**FAST)
+    workers = [yard.worker(ready=False), yard.worker()]
+    yard.until_ready(workers[0])
+    ids = [yard.send(name, "go") for name in ("gated", "gated_again", "a_gated")]
+    for task_id in ids:
+        yard.until_started(task_id)
+    trees = [worker.tree for worker in workers]
+
+    for worker, tree in zip(workers, trees, strict=True):
+        worker.freeze(*tree)
+    yard.until(lambda: min(worker.info.silent_for_us for worker in workers) > 8e6, "all were silent for 8 s")
+    for worker, tree in zip(workers, trees, strict=True):
+        worker.thaw(*tree)
+        until_beaten(yard, worker, times=3)
+    yard.open("go")
+    yard.until_ended(ids)
+
+    yard.audit(ids)
+    assert {yard.status(task_id) for task_id in ids} == {TaskStatus.COMPLETED}
+    assert not yard.events("worker.dead")
+    assert not yard.events("task.recovered")
+
+
+def test_a_store_that_nobody_could_write_for_long_has_lost_nothing_and_accuses_nobody(make_yard: MakeYard) -> None:
+    yard = make_yard(**FAST)
+    workers = [yard.worker(ready=False), yard.worker()]
+    yard.until_ready(workers[0])
+    ids = [yard.send(name, "go") for name in ("gated", "gated_again", "a_gated", "a_gated_again")]
+    for task_id in ids:
+        yard.until_started(task_id)
+
+    stranger = yard.stranger()
+    yard.open("go")
+    yard.until(lambda: min(worker.info.silent_for_us for worker in workers) > 8e6, "nobody could beat for 8 s")
+    assert {yard.status(task_id) for task_id in ids} == {TaskStatus.RUNNING}
+    stranger.kill()
+    yard.until_ended(ids)
+    for worker in workers:
+        until_beaten(yard, worker, times=5)
+
+    yard.audit(ids)
+    assert {yard.status(task_id) for task_id in ids} == {TaskStatus.COMPLETED}
+    assert {len(yard.starts(task_id)) for task_id in ids} == {1}
+    assert not yard.events("worker.dead")
+    assert any(f"blocked by pid {stranger.pid}" in worker.said() for worker in workers)
+    assert [worker.stop() for worker in workers] == [0, 0]
+
+
+def test_a_zombie_that_was_told_to_stop_meanwhile_stops(make_yard: MakeYard) -> None:
+    yard = make_yard(**FAST)
+    zombie = yard.worker()
+    task_id = yard.send("gated_again", "go")
+    yard.until_started(task_id)
+    heir = yard.worker()
+    old_id = zombie.id
+
+    zombie.freeze()
+    zombie.signal(signal.SIGTERM)
+    yard.until_started(task_id, times=2)
+    zombie.thaw()
+
+    assert zombie.ended() == 0
+    yard.open("go")
+    yard.until_ended([task_id])
+    yard.audit([task_id])
+    assert len(yard.events("worker.fenced", worker_id=old_id)) == 1
+    assert [row.id for row in yard.store.workers() if row.status is WorkerStatus.ALIVE] == [heir.id]
+
+
 @pytest.mark.timeout(240)
 def test_a_supervisor_stopped_at_any_moment_does_not_keep_the_others_from_the_store(make_yard: MakeYard) -> None:
     """Where it holds the write lock they are told who does, and in the end it is killed."""
@@ -213,6 +284,29 @@ def test_a_stopped_worker_that_holds_the_write_lock_is_killed_whatever_the_check
     assert f"pid {victim.pid} (stopped)" in steady.said()
 
 
+@pytest.mark.xfail(
+    run=False,
+    reason="Unblocker._is_worker reads the store, which fails with SQLITE_PROTOCOL here: the stopped worker is never ended",
+)
+@pytest.mark.timeout(300)
+def test_a_worker_that_is_stopped_in_the_middle_of_its_commit_is_killed_although_nobody_can_even_read(
+    make_yard: MakeYard,
+) -> None:
+    yard = make_yard(**FAST)
+    steady, victim = yard.worker(ready=False), yard.worker(ready=False)
+    yard.until_ready(steady)
+    yard.until_ready(victim)
+    ids = stop_inside_a_transaction(yard, victim)
+
+    yard.tear()
+
+    assert victim.ended(timeout=120) == -9
+    ids.append(yard.send("quick"))
+    yard.until_ended(ids, timeout=120)
+    yard.audit(ids)
+    assert steady.stop() == 0
+
+
 def goes_on_under_a_new_id(yard: Yard, worker: Worker, old_id: str) -> bool:
     yard.until(lambda: worker.info.status is WorkerStatus.ALIVE, "the zombie has a new row")
     old = next(row for row in yard.store.workers() if row.id == old_id)
@@ -250,10 +344,11 @@ def stop_inside_a_transaction(yard: Yard, worker: Worker) -> list[str]:
 
 
 def names_the_blocker(path: Path, pid: int) -> bool:
-    store = open_store(AppConfig(broker=SQLiteConfig(path / "yard.db")), patience=0.5)
-    try:
-        with pytest.raises(StoreUnavailable, match=rf"blocked by pid {pid} \(stopped\)"):
+    """Or says that the protocol of locking is broken, if it was stopped in the very middle of its commit."""
+    with pytest.raises(StoreUnavailable, match=rf"blocked by pid {pid} \(stopped\)|locking protocol"):
+        store = open_store(AppConfig(broker=SQLiteConfig(path / "yard.db")), patience=0.5)
+        try:
             store.cancel("nobody", actor="test")
-    finally:
-        store.close()
+        finally:
+            store.close()
     return True

@@ -3,9 +3,10 @@
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from tests.crash.yard import Worker, Yard, is_alive, is_stopped
+from tests.crash.yard import APPS, SOURCES, Worker, Yard, is_alive, is_stopped
 
 from everbeat import TaskStatus
 from everbeat.model.worker import WorkerStatus
@@ -49,6 +50,7 @@ def test_a_one_attempt_task_whose_process_is_killed_has_failed_and_is_not_run_ag
 
 KILLS: dict[str, Callable[[Worker], None]] = {
     "supervisor alone": lambda worker: worker.kill(),
+    "process group": lambda worker: os.killpg(worker.pid, signal.SIGKILL),
     "whole tree": lambda worker: worker.kill_tree(),
     "children first": lambda worker: worker.kill_tree(children_first=True),
 }
@@ -114,6 +116,34 @@ def test_a_killed_fork_server_takes_its_children_along_and_the_worker_goes_on(ya
     assert (yard.task(again).crash_count, yard.task(again).lost_count) == (0, 1)
     assert (yard.task(once).error_code, yard.task(once).crash_count) == ("WORKER_CRASHED", 0)
     assert worker.id == before
+    assert worker.stop() == 0
+
+
+def test_a_worker_without_a_fork_server_can_be_stopped(yard: Yard) -> None:
+    worker = yard.worker()
+    for _ in range(3):
+        server = yard.until(lambda: [pid for pid in worker.children if is_alive(pid)], "it has a fork server")[0]
+        os.kill(server, signal.SIGKILL)
+        yard.until(lambda server=server: server not in worker.children, "the fork server is gone")
+
+    assert worker.stop() == 0
+    assert worker.info.status is WorkerStatus.STOPPED
+
+
+def test_an_application_that_broke_while_its_worker_runs_is_waited_for(yard: Yard, tmp_path: Path) -> None:
+    module = tmp_path / "shop.py"
+    module.write_text("from ground import app\n")
+    worker = yard.worker(target="shop:app", directory=tmp_path, environment={"PYTHONPATH": f"{SOURCES}:{APPS}"})
+    yard.may_complain = True
+
+    module.write_text("raise RuntimeError('half a deployment')\n")
+    os.kill(worker.fork_server, signal.SIGKILL)
+    yard.until(lambda: [e for e in yard.events("app.failed") if e.facts["kind"] == "raised"], "the failure is told")
+    task_id = yard.send("quick")
+    module.write_text("from ground import app\n")
+    yard.until_ended([task_id])
+
+    assert yard.status(task_id) is TaskStatus.COMPLETED
     assert worker.stop() == 0
 
 

@@ -13,7 +13,7 @@ from everbeat.testing import shift_clock
 HOUR = 3600
 
 
-@pytest.mark.parametrize("round_", range(5))
+@pytest.mark.parametrize("round_", range(10))
 def test_two_workers_that_start_at_once_on_an_empty_store_both_work(yard: Yard, round_: int) -> None:
     first, second = yard.worker(ready=False), yard.worker(ready=False)
     for worker in (first, second):

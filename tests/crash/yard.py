@@ -106,8 +106,12 @@ class Worker(Running):
         return self.info.id
 
     @property
+    def children(self) -> list[int]:
+        return children_of(self.pid)
+
+    @property
     def fork_server(self) -> int:
-        return next(pid for pid in children_of(self.pid) if b"everbeat.run.forkserver" in command_of(pid))
+        return next(pid for pid in self.children if b"everbeat.run.forkserver" in command_of(pid))
 
     @property
     def slots(self) -> list[int]:
@@ -217,6 +221,10 @@ class Yard:
         stranger: Running = self._run(Running, [str(APPS / "stranger.py")], directory=APPS, environment={})
         self.until(lambda: "blocks" in stranger.said(), "the stranger blocks the store")
         return stranger
+
+    def tear(self) -> None:
+        """Make the store unreadable for as long as its writer is stopped, as if it had been stopped in its commit."""
+        assert self._run(Running, [str(APPS / "tear.py")], directory=APPS, environment={}).ended() == 0
 
     def _run(self, kind: type[Any], words: list[str], *, directory: Path, environment: dict[str, str]) -> Any:
         log = self.path / f"process-{len(self.running)}.log"

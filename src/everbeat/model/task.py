@@ -10,6 +10,8 @@ from everbeat.model.state import TaskStatus
 CrashAction = Literal["retry", "fail", "pending"]
 DEFAULT_QUEUE = "default"
 DEFAULT_PRIORITY = 100
+LARGEST = 10**9
+"""No number of a policy is larger: a wait of a billion seconds still fits into the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +54,10 @@ class TaskPolicy:
 
     def _checked(self) -> "TaskPolicy":
         numbers = (self.max_attempts, self.base_seconds, self.max_seconds, self.max_recovery_attempts or 0)
-        if not all(isinstance(number, int | float) and number >= 0 for number in numbers):
-            raise ValueError("a number is missing")
+        if not all(isinstance(number, int | float) and 0 <= number <= LARGEST for number in numbers):
+            raise ValueError("a number is missing, or makes no sense")
+        if not all(isinstance(cause, str) for cause in self.retry_on or ()):
+            raise ValueError("an error code is not a text")
         return self
 
 

@@ -13,8 +13,8 @@ Never here: user code, decisions (decide/), SQL (store/), processes themselves (
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from everbeat.clock import Clock
 from everbeat.crashpoint import crash_point
@@ -25,12 +25,12 @@ from everbeat.decide.room import OWN_PROCESS, Room
 from everbeat.errors import StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy, Superseded, Verdict
+from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy, Settlement, Superseded, Verdict
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim, Outcome
-from everbeat.run.crew import AppFailed, ChildKind, ChildReady, Crew, Died, Finished, InterruptKind, News
+from everbeat.run.crew import AppFailed, AppReady, ChildKind, ChildReady, Crew, Died, Finished, InterruptKind, News
 from everbeat.run.journal import Journal
-from everbeat.run.slot import Flight, Slot, SlotState
+from everbeat.run.slot import Flight, Slot, Slots, SlotState, Staffing
 from everbeat.run.words import how_it_died
 from everbeat.store.interface import Ending, Flush, Held, Store
 
@@ -40,18 +40,6 @@ HOPELESS_US = 10_000_000
 SHORT_LIFE_SECONDS = 1.0
 RESTART_US = (0, 100_000, 500_000, 2_000_000, 5_000_000)
 STORE_RETRY_US = (50_000, 100_000, 200_000, 500_000, 1_000_000)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Staffing:
-    """What a worker runs."""
-
-    processes: int
-    async_slots: int
-    sync_names: frozenset[str]
-    async_names: frozenset[str]
-    queues: frozenset[str] | None
-    frame_depth: int
 
 
 @dataclass(slots=True)
@@ -76,7 +64,19 @@ class Tally:
     flushes: int = 0
     store_errors: int = 0
     last_error: str | None = None
-    largest_flush: int = field(default=0)
+    largest_flush: int = 0
+
+    def count(self, endings: Sequence[Ending], settlements: Sequence[Settlement]) -> None:
+        self.flushes += 1
+        self.largest_flush = max(self.largest_flush, len(endings))
+        for ending, settlement in zip(endings, settlements, strict=True):
+            change = ending.verdict.change
+            if isinstance(settlement, Superseded):
+                self.refused += ending.outcome is not None
+            else:
+                self.completed += change is Change.COMPLETE
+                self.retried += change is Change.RETRY
+                self.failed += change is Change.FAIL
 
 
 class Dispatcher:
@@ -104,14 +104,13 @@ class Dispatcher:
         self.jitter = jitter
         self.pace = Pace(deepest=staffing.frame_depth)
         self.tally = Tally()
-        self.slots = {slot.number: slot for slot in _slots(staffing)}
+        self.slots = Slots(staffing)
         self._held: dict[tuple[int, int], tuple[Claim, Slot]] = {}
         self.is_fenced = False
         self.turns = 0
         self._hungry = True
-        self._short = False
+        self._found_all = False
         self._endings: list[tuple[Ending, int | None]] = []
-        self._starts: list[Claim] = []
         self._events: list[Event] = []
         self._due_at: int | None = None
         self._retry_at = 0
@@ -142,10 +141,7 @@ class Dispatcher:
     def wait_us(self) -> int:
         """For how long nothing needs to be done unless somebody speaks."""
         now = self.clock.mono_us()
-        times = [at for at in (self._due_at, *self._alarms()) if at is not None]
-        if self._has_news_for_store() or self._retries:
-            times.append(self._retry_at)
-        return max(0, min(times, default=now + 60_000_000) - now)
+        return max(0, min(self._alarms(), default=now + 60_000_000) - now)
 
     def held(self) -> list[Held]:
         """The claims to beat for, from the claim until their end is committed. Called by the heartbeat's thread."""
@@ -172,8 +168,8 @@ class Dispatcher:
     @property
     def is_idle(self) -> bool:
         """All slots are up, nothing is held or to be settled, and the last look found nothing more to claim."""
-        staffed = all(slot.state is SlotState.READY for slot in self.slots.values() if slot.kind is not ChildKind.OWN)
-        return staffed and not self._held and not self._endings and self._short and not self._hungry
+        is_done = not self._held and not self._endings and not self._hungry
+        return is_done and self._found_all and self.slots.are_open(self.clock.mono_us())
 
     # -- stopping ---------------------------------------------------------------------------------------------------
 
@@ -184,14 +180,11 @@ class Dispatcher:
             self._draining.give_up_at = min(self._draining.give_up_at, now + timeout_us)
             return
         self._draining = Draining(give_up_at=now + timeout_us)
-        for claim in self._starts:
-            self._settle(claim, _give_back(claim, "its worker stops"))
-        self._starts.clear()
         for slot in self.slots.values():
             if slot.waiting is not None:
                 self._settle(slot.waiting, _give_back(slot.waiting, "its worker stops"))
                 slot.waiting = None
-                self.crew.kill(slot.number)
+                self._end_process(slot)
             self._give_back_unread(slot, now, "its worker stops")
 
     @property
@@ -206,7 +199,7 @@ class Dispatcher:
         for slot in self.slots.values():
             if slot.state is not SlotState.EMPTY:
                 slot.ends_for = slot.ends_for or Cause.LOST
-                self.crew.kill(slot.number)
+                self._end_process(slot)
 
     @property
     def is_dismissed(self) -> bool:
@@ -220,8 +213,7 @@ class Dispatcher:
                 slot = self.slots[news.slot]
                 self._take_outcomes(slot, news.outcomes, now)
                 if slot.kind is ChildKind.OWN and not slot.queue:
-                    slot.state = SlotState.DYING
-                    self.crew.kill(slot.number)
+                    self._end_process(slot)
             case ChildReady():
                 self._ready(self.slots[news.slot], news.pid)
             case Died():
@@ -229,12 +221,15 @@ class Dispatcher:
             case AppFailed():
                 facts = {"kind": news.kind, "message": news.message}
                 self._events.append(Event(name=event.APP_FAILED, worker_id=self.worker_id, facts=facts))
+            case AppReady():  # by a new fork server, which has imported the application as it is now
+                sync_names, async_names = frozenset(news.facts.sync_names), frozenset(news.facts.async_names)
+                self.staffing = replace(self.staffing, sync_names=sync_names, async_names=async_names)
+                self._hungry = True
 
     def _ready(self, slot: Slot, pid: int) -> None:
-        slot.state, slot.pid = SlotState.READY, pid
-        self._hungry = True
-        if slot.waiting is not None:
-            self._starts.append(slot.waiting)
+        slot.pid = pid
+        if slot.state is SlotState.STARTING:
+            slot.state, self._hungry = SlotState.READY, True
 
     def _take_outcomes(self, slot: Slot, outcomes: Iterable[tuple[int, int, int, Outcome]], now: int) -> None:
         for _, seq, fence, outcome in outcomes:
@@ -262,13 +257,12 @@ class Dispatcher:
                 )
         evidence = f"{how_it_died(death.pid, death.status)} on {self.hostname}"
         begun = [flight for flight in slot.queue.values() if self._has_begun(flight)]
-        for flight in list(slot.queue.values()):
+        for flight in slot.queue.values():
             cause = _cause(slot, death, flight in begun, len(begun))
             self._settle(flight.claim, self._recovery(flight.claim, cause, evidence), pid=death.pid, entry=flight.entry)
         if slot.waiting is not None:
-            self._starts = [claim for claim in self._starts if claim is not slot.waiting]
             self._settle(slot.waiting, self._recovery(slot.waiting, Cause.NEVER_BEGAN, evidence))
-        expected = slot.ends_for is not None or slot.state is SlotState.DYING
+        expected = slot.state is SlotState.DYING
         if not expected:
             facts = {"slot": slot.number, "pid": death.pid, "status": death.status, "tasks": len(begun)}
             self._events.append(Event(name=event.CHILD_DIED, worker_id=self.worker_id, facts=facts))
@@ -276,8 +270,7 @@ class Dispatcher:
         slot.waiting, slot.pid, slot.state, slot.ends_for = None, None, SlotState.EMPTY, None
         lived = expected or bool(begun) or death.seconds_alive >= SHORT_LIFE_SECONDS
         slot.short_lives = 0 if lived else slot.short_lives + 1
-        if slot.kind is not ChildKind.OWN:
-            slot.restart_at = now + RESTART_US[min(slot.short_lives, len(RESTART_US) - 1)]
+        slot.restart_at = now + RESTART_US[min(slot.short_lives, len(RESTART_US) - 1)]
 
     def _has_begun(self, flight: Flight) -> bool:
         return self.journal.begun_ns(flight.entry, flight.claim.seq, flight.claim.fence) is not None
@@ -293,18 +286,27 @@ class Dispatcher:
 
     # -- processes --------------------------------------------------------------------------------------------------
 
+    @property
+    def _is_closing(self) -> bool:
+        """No process is started any more, and nothing claimed."""
+        return self._draining is not None or self._dismissed or self.is_fenced
+
     def _restart_slots(self, now: int) -> None:
-        if self._draining or self._dismissed or self.is_fenced:
-            return
         for slot in self.slots.values():
-            if slot.state is not SlotState.EMPTY or slot.kind is ChildKind.OWN:
+            if self._is_closing or slot.restart_at is None or not slot.may_start(now):
                 continue
-            if slot.restart_at is None or now >= slot.restart_at:
+            if slot.kind is ChildKind.OWN:
+                slot.restart_at, self._hungry = None, True  # a task may wait for it
+            else:
                 self._spawn(slot)
 
     def _spawn(self, slot: Slot) -> None:
         slot.state, slot.restart_at = SlotState.STARTING, None
         self.crew.spawn(slot.number, slot.kind)
+
+    def _end_process(self, slot: Slot) -> None:
+        slot.state = SlotState.DYING
+        self.crew.kill(slot.number)
 
     def _take_back_late(self, now: int) -> None:
         """What waits behind a task that turned out slow goes to another slot, or back to the queue."""
@@ -323,20 +325,17 @@ class Dispatcher:
             flight = slot.queue.pop(key, None)
             if flight is None:
                 continue
-            other = None if self._draining else self._idle_slot()
+            other = None if self._is_closing else self.slots.idle(now)
             if other is None or not self._send(other, [flight.claim], now):
                 self._settle(flight.claim, _give_back(flight.claim, reason))
             self.journal.release(flight.entry)
 
-    def _idle_slot(self) -> Slot | None:
-        ready = (s for s in self.slots.values() if s.kind is ChildKind.SYNC and s.state is SlotState.READY)
-        return next((slot for slot in ready if not slot.queue), None)
-
     def _send(self, slot: Slot, claims: Sequence[Claim], now: int) -> bool:
-        flights = [Flight(claim, self.journal.allocate(), slot.number) for claim in claims]
+        flights = [Flight(claim, self.journal.allocate()) for claim in claims]
         if not self.crew.send(slot.number, [(flight.entry, flight.claim) for flight in flights]):
             for flight in flights:
                 self.journal.release(flight.entry)
+            slot.refuse(now)
             return False
         crash_point("start.sent")
         for flight in flights:
@@ -347,52 +346,40 @@ class Dispatcher:
     # -- the flush --------------------------------------------------------------------------------------------------
 
     def _has_news_for_store(self) -> bool:
-        return bool(self._endings or self._starts or self._events)
+        return bool(self._endings or self._events or self.slots.to_start())
 
-    def _room(self) -> Room:
-        if self._draining or self._dismissed or self.is_fenced:
+    def _room(self, now: int) -> Room:
+        if self._is_closing:
             return Room(frozenset(), frozenset(), None)
-        now, staffing = self.clock.mono_us(), self.staffing
-        by_kind = {kind: [s for s in self.slots.values() if s.kind is kind] for kind in ChildKind}
-        used = sum(len(slot.queue) for slot in by_kind[ChildKind.ASYNC])
-        is_up = any(slot.state is SlotState.READY for slot in by_kind[ChildKind.ASYNC])
-        return Room(
-            staffing.sync_names,
-            staffing.async_names,
-            staffing.queues,
-            slots={slot.number: len(slot.queue) for slot in by_kind[ChildKind.SYNC] if slot.takes_more(now)},
-            depths=self.pace.depths,
-            async_free=staffing.async_slots - used if is_up else 0,
-            own_free=sum(slot.state is SlotState.EMPTY for slot in by_kind[ChildKind.OWN])
-            if staffing.async_names
-            else 0,
-        )
+        return self.slots.room(self.staffing, self.pace.depths, now)
 
     def _flush(self, now: int) -> None:
-        room = self._room()
-        if not self._has_news_for_store() and (room.is_empty or not self._hungry):
+        room = self._room(now)
+        is_offer = not room.is_empty
+        if not self._has_news_for_store() and not (is_offer and self._hungry):
+            self._retries = 0
             return
-        endings, starts, events = self._endings, self._starts, self._events
+        endings, starts, events = self._endings, self.slots.to_start(), self._events
         wanted = Flush(
             worker_id=self.worker_id, endings=[ending for ending, _ in endings], starts=starts, room=room, events=events
         )
-        offered = not room.is_empty
         try:
             flushed = self.store.flush(wanted)
         except StoreUnavailable as error:
             self._store_failed(error, now)
             return
         self._retries, self._retry_at = 0, 0
-        self._endings, self._starts, self._events = [], [], []
-        self._count(endings, flushed.settlements)
+        self._endings, self._events = [], []
+        self._let_go(endings)
+        self.tally.count(wanted.endings, flushed.settlements)
         if endings:
             crash_point("finish.after_commit")
         if not flushed.alive:
             self.is_fenced = True
             return
-        if offered:
+        if is_offer:
             self._hungry = room.is_empty and bool(flushed.claims)
-            self._short = not room.is_empty
+            self._found_all = not room.is_empty
         if flushed.next_due_in_us is not None:
             self._due_at = now + flushed.next_due_in_us
         self._launch(starts, flushed.started, flushed.claims)
@@ -403,21 +390,11 @@ class Dispatcher:
         self._retry_at = now + STORE_RETRY_US[min(self._retries, len(STORE_RETRY_US) - 1)]
         self._retries += 1
 
-    def _count(self, endings: Sequence[tuple[Ending, int | None]], settlements: Sequence[object]) -> None:
-        self.tally.flushes += 1
-        self.tally.largest_flush = max(self.tally.largest_flush, len(endings))
-        for (ending, entry), settlement in zip(endings, settlements, strict=True):
+    def _let_go(self, endings: Sequence[tuple[Ending, int | None]]) -> None:
+        for ending, entry in endings:
             self._held.pop((ending.claim.seq, ending.claim.fence), None)
             if entry is not None:
                 self.journal.release(entry)
-            if isinstance(settlement, Superseded):
-                self.tally.refused += ending.outcome is not None
-            elif ending.verdict.change is Change.COMPLETE:
-                self.tally.completed += 1
-            elif ending.verdict.change is Change.RETRY:
-                self.tally.retried += 1
-            elif ending.verdict.change is Change.FAIL:
-                self.tally.failed += 1
 
     def _launch(self, starts: Sequence[Claim], started: Sequence[Claim], claims: Sequence[Claim]) -> None:
         if starts:
@@ -431,7 +408,7 @@ class Dispatcher:
         by_slot: dict[int, list[Claim]] = {}
         for claim in claims:
             if claim.slot == OWN_PROCESS:
-                self._give_own_process(claim)
+                self._give_own_process(claim, now)
             else:
                 by_slot.setdefault(claim.slot, []).append(claim)
         for number, batch in by_slot.items():
@@ -441,9 +418,10 @@ class Dispatcher:
         slot.waiting = None
         if claim not in started or not self._send(slot, [claim], now):
             self._settle(claim, _give_back(claim, "it could not be started"))
+            self._end_process(slot)
 
-    def _give_own_process(self, claim: Claim) -> None:
-        slot = next(s for s in self.slots.values() if s.kind is ChildKind.OWN and s.state is SlotState.EMPTY)
+    def _give_own_process(self, claim: Claim, now: int) -> None:
+        slot = next(slot for slot in self.slots.of(ChildKind.OWN) if slot.may_start(now))
         slot.waiting = claim
         self._held[claim.seq, claim.fence] = claim, slot
         self._spawn(slot)
@@ -451,11 +429,9 @@ class Dispatcher:
     def _hand_out(self, slot: Slot, claims: Sequence[Claim], now: int) -> None:
         for claim in claims:
             self._held[claim.seq, claim.fence] = claim, slot
-        batches = [claims] if slot.kind is ChildKind.ASYNC else [[claim] for claim in claims]
-        for batch in batches:
-            if not self._send(slot, batch, now):
-                for claim in batch:
-                    self._settle(claim, _give_back(claim, "its process could take no more"))
+        if not self._send(slot, claims, now):
+            for claim in claims:
+                self._settle(claim, _give_back(claim, "its process could take no more"))
 
     # -- draining ---------------------------------------------------------------------------------------------------
 
@@ -474,27 +450,22 @@ class Dispatcher:
             for slot in self.slots.values():
                 if slot.queue:
                     slot.ends_for = Cause.STOPPED
-                    self.crew.kill(slot.number)
+                    self._end_process(slot)
 
-    def _alarms(self) -> Iterable[int | None]:
+    def _alarms(self) -> Iterator[int]:
+        """When something is to be done that nobody will call for."""
+        if self._due_at is not None:
+            yield self._due_at
+        if self._has_news_for_store() or self._retries:
+            yield self._retry_at
         for slot in self.slots.values():
             if slot.kind is ChildKind.SYNC and len(slot.queue) > 1:
                 yield slot.head_since + TAKE_BACK_US
-            if slot.restart_at is not None and slot.state is SlotState.EMPTY and not self._draining:
+            if slot.state is SlotState.EMPTY and slot.restart_at is not None and not self._is_closing:
                 yield slot.restart_at
         if self._draining and not self._draining.killed:
             grace = INTERRUPT_GRACE_US if self._draining.interrupted else 0
             yield self._draining.give_up_at + grace
-
-
-def _slots(staffing: Staffing) -> Iterable[Slot]:
-    """Number 0 is the async process, then the sync slots, then those for tasks that run alone."""
-    if staffing.async_slots:
-        yield Slot(0, ChildKind.ASYNC)
-    for number in range(1, staffing.processes + 1):
-        yield Slot(number, ChildKind.SYNC)
-    for number in range(staffing.processes + 1, staffing.processes + 1 + max(1, staffing.processes)):
-        yield Slot(number, ChildKind.OWN)
 
 
 def _give_back(claim: Claim, reason: str) -> Verdict:

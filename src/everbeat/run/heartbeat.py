@@ -2,7 +2,8 @@
 
 On a connection and thread of its own, so that nothing the dispatcher does delays it; but only while the dispatcher
 really turns, because a hung one must not keep its tasks alive (PROTOCOL 9). One transaction per interval, however many
-tasks are held. What the store shows as ours but we do not hold, twice in a row, is given back.
+tasks are held. What the store shows as ours but we do not hold, twice in a row, is given back; and a turn of the
+dispatcher lies between: one that has committed a claim and is slow to come back from it is about to hold it.
 """
 
 from everbeat.clock import Clock
@@ -29,6 +30,8 @@ class Heartbeat:
         self._turns = -1
         self._turned_at = clock.mono_us()
         self._strangers: set[tuple[str, int]] = set()
+        self._strangers_at = 0
+        """The dispatcher's turn when they were seen."""
         self.is_declared_dead = False
 
     def tick(self) -> float:
@@ -49,10 +52,13 @@ class Heartbeat:
         return now - self._turned_at < HUNG_US
 
     def _return_strangers(self, strangers: list[Claim]) -> None:
+        turn = self._dispatcher.turns  # before `held`: what an earlier turn has claimed is in it
         held = {(one.task_id, one.fence) for one in self._dispatcher.held()}
         unknown = [claim for claim in strangers if (claim.id, claim.fence) not in held]
+        if turn == self._strangers_at:
+            return
         lost = [claim for claim in unknown if (claim.id, claim.fence) in self._strangers]
-        self._strangers = {(claim.id, claim.fence) for claim in unknown}
+        self._strangers, self._strangers_at = {(claim.id, claim.fence) for claim in unknown}, turn
         evidence = f"worker {self._worker_id} does not hold it"
         orphans = [Orphan(claim=claim, cause=Cause.NEVER_BEGAN, evidence=evidence) for claim in lost]
         recover_all(self._store, orphans, self._recovery)

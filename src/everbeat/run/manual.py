@@ -1,9 +1,12 @@
 """Recovery by hand: the same facts, decisions and guarded writes as the reaper, at a person's request.
 
 Silence is judged by the person's threshold, but never below two beats of the worker in question: a shorter one would
-declare the living dead. Death is still one compare-and-set that tests the silence again (PROTOCOL 2).
+declare the living dead. (The reaper, whom nobody watches, waits for three and a half and asks how healthy the store
+was, PROTOCOL 14. A person who gives a threshold has looked, and wants it to be used.) Death is still one
+compare-and-set that tests the silence again (PROTOCOL 2).
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -28,16 +31,20 @@ def get_stale_tasks(store: Store, recovery: RecoveryConfig, *, stale_threshold_m
 
 def mark_stale_tasks_as_failed(store: Store, recovery: RecoveryConfig, *, stale_threshold_ms: int) -> int:
     _declare_silent_dead(store, stale_threshold_ms)
-    stale = [claim for claim in store.orphans(limit=BATCH) if claim.status is TaskStatus.RUNNING]
-    return _settled(store, [(_orphan(claim, Cause.LOST), _failed(claim)) for claim in stale])
+    return sum(
+        _settled(store, [(_orphan(claim, Cause.LOST), _failed(claim)) for claim in stale])
+        for stale in _orphaned(store, TaskStatus.RUNNING)
+    )
 
 
 def requeue_stale_claimed(store: Store, recovery: RecoveryConfig, *, stale_threshold_ms: int) -> int:
     reason = f"claimed by a worker that was silent for {stale_threshold_ms / 1000:.0f}s; its code never began"
     requeued = store.requeue_silent_claims(stale_threshold_ms * 1000, reason=reason)
-    stale = [claim for claim in store.orphans(limit=BATCH) if claim.status is TaskStatus.CLAIMED]
     verdict = Verdict(change=Change.RECOVER, reason=reason, billed=False)
-    return requeued + _settled(store, [(_orphan(claim, Cause.NEVER_BEGAN), verdict) for claim in stale])
+    return requeued + sum(
+        _settled(store, [(_orphan(claim, Cause.NEVER_BEGAN), verdict) for claim in stale])
+        for stale in _orphaned(store, TaskStatus.CLAIMED)
+    )
 
 
 def recover_stuck_workflows(store: Store, recovery: RecoveryConfig) -> int:
@@ -114,6 +121,14 @@ def _declare_silent_dead(store: Store, threshold_ms: int) -> None:
         if worker.silent_for_us > allowed:
             reason = f"worker {worker.id} on {worker.host.name} silent for {worker.silent_for_us / 1e6:.0f}s"
             store.declare_dead(worker.id, reason=reason, cause="silence", silent_for_us=allowed)
+
+
+def _orphaned(store: Store, status: TaskStatus) -> Iterator[list[Claim]]:
+    """Batch by batch; those of another status are passed over."""
+    after: Claim | None = None
+    while found := store.orphans(limit=BATCH, after=after):
+        after = found[-1]
+        yield [claim for claim in found if claim.status is status]
 
 
 def _orphan(claim: Claim, cause: Cause) -> Orphan:

@@ -2,7 +2,9 @@
 
 Every worker looks at its peers' locks four times a second: that is a few system calls and no transaction, and a death
 is acted on by whoever sees it first. What only a threshold can tell is judged by one worker at a time, a lease in the
-store (PROTOCOL 3), and only while the judge itself and the store are fit to judge (PROTOCOL 14).
+store (PROTOCOL 3), and only while the judge itself and the store are fit to judge (PROTOCOL 14): one that was held up
+between its last looks neither judges nor keeps others from it, and one that has just begun does not wait for its first
+interval to end, or workers that live shortly would never judge.
 """
 
 from datetime import UTC, datetime
@@ -18,6 +20,8 @@ from everbeat.run.unblock import Unblocker
 from everbeat.store.interface import Store
 
 LOOK_SECONDS = 0.25
+LATE_US = 2_000_000
+"""Looks further apart than this are not on time. Nobody is judged by a silence of less than 3.5 s."""
 ROLE = "reaper"
 ACTOR = "system/reaper"
 
@@ -35,7 +39,8 @@ class Reaper:
         self._reporter = reporter
         self._peers: list[WorkerInfo] = []
         self._version = -1
-        self._judged_at = clock.mono_us()
+        self._judged_at: int | None = None
+        self._looked_at = clock.mono_us()
         self._on_time = 0
         self._unblocker = Unblocker(store, config, clock, reporter)
 
@@ -56,24 +61,26 @@ class Reaper:
         if changed:
             self._peers = self._store.workers(alive_only=True)
         findings = Findings(dead=self._recovery.bury_proven(self._peers, but=self._worker_id))
-        if self._is_time_to_judge():
+        is_judge = self._is_time_to_judge()
+        if is_judge:
             findings.dead += self._judge()
         if changed or findings:
             report = self._recovery.finish(findings, started_at, actor=ACTOR)
             self._peers = self._store.workers(alive_only=True)
             if report is not None:
                 self._reporter.recovered(report)
+        if is_judge:
+            self._recovery.tidy()
         self._version = version
 
     def _is_time_to_judge(self) -> bool:
         now, interval = self._clock.mono_us(), self._config.check_interval_ms * 1000
-        late = now - self._judged_at
-        if late < interval:
+        self._on_time = self._on_time + 1 if now - self._looked_at < LATE_US else 0
+        self._looked_at = now
+        if self._on_time < 2 or (self._judged_at is not None and now - self._judged_at < interval):
             return False
-        self._on_time = self._on_time + 1 if late < 1.5 * interval + 1_000_000 else 0
         self._judged_at = now
-        lease = max(3 * interval, 5_000_000)
-        return self._store.take_role(ROLE, self._worker_id, lease_us=lease) and self._on_time >= 2
+        return self._store.take_role(ROLE, self._worker_id, lease_us=max(3 * interval, 5_000_000))
 
     def _judge(self) -> list[WorkerInfo]:
         """The last resort: silence."""

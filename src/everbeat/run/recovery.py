@@ -7,6 +7,7 @@ whether code began (PROTOCOL 20); where it can not be believed, RUNNING is taken
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -75,7 +76,9 @@ class Recovery:
         """One pass by proof, for every worker but `but`; None if there was nothing to do."""
         started_at = datetime.now(UTC)
         findings = Findings(dead=self.bury_proven(self._store.workers(alive_only=True), but=but))
-        return self.finish(findings, started_at, actor=actor)
+        report = self.finish(findings, started_at, actor=actor)
+        self.tidy()
+        return report
 
     def finish(self, findings: Findings, started_at: datetime, *, actor: str) -> RecoveryReport | None:
         """Recover whatever has no owner now, and save the report if anything was done."""
@@ -109,6 +112,17 @@ class Recovery:
         self._given_up = {(claim.seq, claim.fence) for claim, told in done if not told.success}
         return news
 
+    def tidy(self) -> None:
+        """Remove the lock and journal of workers that are gone and own nothing. The journal first: while there is a
+        lock, somebody comes back for the rest."""
+        for worker in self._store.workers():
+            is_done = worker.status is not WorkerStatus.ALIVE and not worker.held and worker.lock.path
+            if is_done and self._proof(worker):
+                lock = Path(worker.lock.path)
+                with suppress(OSError):  # another user's
+                    Journal.path_of(lock.parent, worker.id).unlink(missing_ok=True)
+                    lock.unlink(missing_ok=True)
+
     def _may_touch(self, claim: Claim) -> bool:
         if claim.status is TaskStatus.CLAIMED:
             return self._config.auto_requeue_stale_claimed
@@ -135,13 +149,10 @@ class Recovery:
         return orphans
 
     def _begun_under(self, owner: WorkerInfo) -> frozenset[tuple[int, int]] | None:
-        """The begin marks of a worker that is proven gone; None if they can not be believed."""
+        """The begin marks of a worker that is proven gone, or has said that it is; None if they can not be believed."""
         if not owner.same_boot:
             return None
-        if (
-            owner.status is WorkerStatus.DEAD
-            and probe(owner.lock, owner.id, owner.host, self._me)[0] is not Liveness.FREE
-        ):
+        if owner.status is not WorkerStatus.STOPPED and self._proof(owner) is None:
             return None
         facts = Journal.read(Journal.path_of(Path(owner.lock.path).parent, owner.id))
         if facts is None or (facts.worker_id, facts.boot_id) != (owner.id, owner.host.boot_id):

@@ -41,7 +41,9 @@ class Service:
 
     def _turn(self) -> float:
         try:
-            return self.loop.tick()
+            pause = self.loop.tick()
+            self._reporter.store_returned(self.loop.name)
+            return pause
         except StoreUnavailable as error:
             self._reporter.store_unavailable(self.loop.name, error)
             return self._retry_seconds

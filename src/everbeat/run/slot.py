@@ -1,21 +1,35 @@
-"""One process slot of a worker, as the dispatcher sees it: what was sent into it and in which order it will begin."""
+"""The process slots of a worker, as its dispatcher sees them: what was sent into each and in which order it begins."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from everbeat.decide.room import ASYNC_SLOT, Room
 from everbeat.model.recovery import Cause
 from everbeat.model.task import Claim
 from everbeat.run.crew import ChildKind
 
 FRESH_US = 10_000
-"""A slot whose head began within this time may be given more."""
+"""A slot whose head began within this time may be given more; one that could take no more is not tried for as long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staffing:
+    """What a worker runs."""
+
+    processes: int
+    async_slots: int
+    sync_names: frozenset[str]
+    async_names: frozenset[str]
+    queues: frozenset[str] | None
+    frame_depth: int
 
 
 class SlotState(Enum):
     STARTING = "starting"
     READY = "ready"
-    DYING = "dying"
-    EMPTY = "empty"  # no process; the dispatcher waits before it starts another
+    DYING = "dying"  # killed by us
+    EMPTY = "empty"
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +38,6 @@ class Flight:
 
     claim: Claim
     entry: int
-    slot: int
 
 
 @dataclass(slots=True, eq=False)
@@ -36,12 +49,14 @@ class Slot:
     queue: dict[tuple[int, int], Flight] = field(default_factory=dict)
     """Flights by (seq, fence), in the order they were sent."""
     head_since: int = 0
+    full_until: int = 0
     waiting: Claim | None = None
     """A CLAIMED task that this process is being started for."""
     ends_for: Cause | None = None
-    """Why we kill it, if we do."""
+    """Why we kill it, if that is what ends the tasks in it."""
     short_lives: int = 0
-    restart_at: int | None = None
+    restart_at: int | None = 0
+    """While it is empty: when a process may be started here. None: it may, and nobody waits to be told."""
     is_silent: bool = False
     """Its process does not beat."""
 
@@ -51,10 +66,13 @@ class Slot:
 
     def takes_more(self, now: int) -> bool:
         """Whether a sync task may be put into this slot's queue."""
-        if self.kind is not ChildKind.SYNC or self.state is not SlotState.READY:
+        if self.kind is not ChildKind.SYNC or self.state is not SlotState.READY or now < self.full_until:
             return False
         head = self.head
         return head is None or (now - self.head_since < FRESH_US and not head.claim.solo)
+
+    def may_start(self, now: int) -> bool:
+        return self.state is SlotState.EMPTY and now >= (self.restart_at or 0)
 
     def add(self, flight: Flight, now: int) -> None:
         if not self.queue:
@@ -66,3 +84,56 @@ class Slot:
         if flight is not None:
             self.head_since = now
         return flight
+
+    def refuse(self, now: int) -> None:
+        """Its process could take no more: that is not asked again at once."""
+        self.full_until = now + FRESH_US
+
+
+class Slots(dict[int, Slot]):
+    """By number: 0 is the async process, then the sync slots, then those for tasks that run alone."""
+
+    def __init__(self, staffing: Staffing) -> None:
+        super().__init__((slot.number, slot) for slot in _slots(staffing))
+
+    def of(self, kind: ChildKind) -> list[Slot]:
+        return [slot for slot in self.values() if slot.kind is kind]
+
+    def room(self, staffing: Staffing, depths: Mapping[str, int], now: int) -> Room:
+        """What they could take now."""
+        is_up = any(slot.state is SlotState.READY and now >= slot.full_until for slot in self.of(ChildKind.ASYNC))
+        used = sum(len(slot.queue) for slot in self.of(ChildKind.ASYNC))
+        return Room(
+            staffing.sync_names,
+            staffing.async_names,
+            staffing.queues,
+            slots={slot.number: len(slot.queue) for slot in self.of(ChildKind.SYNC) if slot.takes_more(now)},
+            depths=depths,
+            async_free=staffing.async_slots - used if is_up else 0,
+            own_free=sum(slot.may_start(now) for slot in self.of(ChildKind.OWN)),
+        )
+
+    def idle(self, now: int) -> Slot | None:
+        """A sync slot with nothing to do."""
+        return next((slot for slot in self.of(ChildKind.SYNC) if not slot.queue and slot.takes_more(now)), None)
+
+    def to_start(self) -> list[Claim]:
+        """CLAIMED tasks whose process is ready."""
+        return [slot.waiting for slot in self.values() if slot.waiting is not None and slot.state is SlotState.READY]
+
+    def are_open(self, now: int) -> bool:
+        """All are up, and those for tasks that run alone are free: whatever is ready finds a place."""
+        return all(
+            slot.may_start(now) if slot.kind is ChildKind.OWN else slot.state is SlotState.READY
+            for slot in self.values()
+        )
+
+
+def _slots(staffing: Staffing) -> Iterator[Slot]:
+    """A sync task that must run alone has its slot's process to itself; an async one needs a slot for such."""
+    for number in range(1, staffing.processes + 1):
+        yield Slot(number, ChildKind.SYNC)
+    if staffing.async_slots:
+        yield Slot(ASYNC_SLOT, ChildKind.ASYNC)
+        for number in range(staffing.processes + 1, 2 * staffing.processes + 1):
+            yield Slot(number, ChildKind.OWN)

@@ -7,6 +7,7 @@ ended: its tasks are as lost as if it had gone silent elsewhere. A stranger is n
 
 import os
 import signal
+from contextlib import suppress
 
 from everbeat.clock import Clock
 from everbeat.config import RecoveryConfig
@@ -39,7 +40,8 @@ class Unblocker:
             self._reporter.store_blocked(str(blocker))
         if now - self._blocked[1] > self._allowed_us and self._is_worker(blocker.pid):
             self._reporter.warn("worker.ended", pid=blocker.pid, reason="it was stopped while it held the write lock")
-            os.kill(blocker.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError, PermissionError):  # gone meanwhile, or another user's: named, no more
+                os.kill(blocker.pid, signal.SIGKILL)
         return True
 
     def _is_worker(self, pid: int) -> bool:

@@ -25,7 +25,7 @@ from everbeat.model.recovery import RecoveryReport
 from everbeat.model.worker import NewWorker
 from everbeat.report.log import Reporter
 from everbeat.run.crew import AppFacts, AppFailed, AppReady, Crew
-from everbeat.run.dispatcher import Dispatcher, Staffing
+from everbeat.run.dispatcher import Dispatcher
 from everbeat.run.heartbeat import Heartbeat
 from everbeat.run.journal import DEFAULT_ENTRIES, Journal
 from everbeat.run.lockfile import WorkerLock, this_host
@@ -33,6 +33,7 @@ from everbeat.run.reaper import Reaper
 from everbeat.run.recovery import Recovery
 from everbeat.run.service import Service
 from everbeat.run.signals import Signals
+from everbeat.run.slot import Staffing
 from everbeat.run.unblock import Unblocker
 from everbeat.store.interface import Store
 from everbeat.store.open import open_store
@@ -134,7 +135,10 @@ class Life:
         self._version = -1
         self.store = self._open_store()
         directory = self.store.state_directory
+        self._keeps_files = False
+        """Whether lock and journal stay: as the proof of our end, and the record of what had begun."""
         self._lock = WorkerLock.create(directory, self.worker_id)
+        stack.callback(lambda: self._lock.close(unlink=not self._keeps_files))
         self._journal = Journal.create(
             directory,
             self.worker_id,
@@ -142,6 +146,7 @@ class Life:
             slots=2 + 2 * max(1, options.processes),
             entries=max(DEFAULT_ENTRIES, 2 * (self.async_slots + 2 * options.processes * options.frame_depth)),
         )
+        stack.callback(lambda: self._journal.close(unlink=not self._keeps_files))
         self._bell = stack.enter_context(closing(self.store.listen(self.worker_id)))
         crew.equip(self._lock, self._journal, beat_seconds=self._interval)
         self.dispatcher = Dispatcher(
@@ -180,8 +185,10 @@ class Life:
         unblocker = Unblocker(self.store, self.config.recovery, self._clock, self._reporter)
         while not signals.take():
             try:
+                self._keeps_files = True
                 self.store.register(worker)
-            except StoreUnavailable:
+            except StoreUnavailable as error:
+                self._keeps_files = error.maybe_stored
                 if not unblocker.look():
                     raise
             else:
@@ -240,6 +247,7 @@ class Life:
         except StoreUnavailable as error:
             self._reporter.store_unavailable("dispatcher", error)
             return
+        self._reporter.store_returned("dispatcher")
         if version != self._version:
             self._version = version
             self.dispatcher.wake()
@@ -254,15 +262,12 @@ class Life:
         while not self.dispatcher.is_dismissed and time.monotonic() < give_up:
             select.select([self._crew.fileno()], [], [], 0.1)
             self.dispatcher.tick()
-        is_said = True
         try:
             self._say_goodbye(fenced=fenced)
+            owns_nothing = not self.store.owned_by(self.worker_id, limit=1)
+            self._keeps_files = not (owns_nothing and self.dispatcher.is_dismissed)
         except StoreUnavailable as error:
             self._reporter.store_unavailable("goodbye", error)
-            is_said = fenced  # the row says dead already
-        # Without a goodbye both files stay: a lock that nobody holds is the proof, and the journal says what had begun.
-        self._journal.close(unlink=is_said)
-        self._lock.close(unlink=is_said)
 
     def _say_goodbye(self, *, fenced: bool) -> None:
         if fenced:

@@ -1,0 +1,129 @@
+"""A worker tells the store that it lives, as long as its dispatcher does."""
+
+from tests.run.stage import SimulatedWorker, Stage
+from tests.words import enqueue
+
+from everbeat.store.interface import Flush
+
+
+def beats(stage: Stage) -> list[tuple[str, str]]:
+    with stage.store.database.read() as tx:
+        return [(row[0], row[1]) for row in tx.all("SELECT task_id, role FROM everbeat_heartbeats ORDER BY id")]
+
+
+def silence(stage: Stage, worker: SimulatedWorker) -> float:
+    (info,) = [info for info in stage.store.workers() if info.id == worker.id]
+    return info.silent_for_us / 1e6
+
+
+def claim_unnoticed(worker: SimulatedWorker) -> None:
+    """A flush whose answer never came: the store shows tasks that the dispatcher does not hold."""
+    slots = worker.dispatcher.slots
+    room = slots.room(worker.dispatcher.staffing, {}, worker.dispatcher.clock.mono_us())
+    worker.store.flush(Flush(worker_id=worker.id, room=room))
+
+
+def test_every_claim_is_beaten_for_until_its_end_is_committed(stage: Stage) -> None:
+    worker = stage.worker(processes=1)
+    task = enqueue(stage.store)
+    worker.get_up()
+    worker.heartbeat.tick()
+    worker.crew.run(1)
+    worker.line.is_down = True
+    worker.turn()
+    worker.heartbeat.tick()
+    worker.line.is_down = False
+    stage.clock.advance(1)
+    worker.turn()
+    worker.heartbeat.tick()
+
+    assert beats(stage) == [(task, "runner")] * 2
+
+
+def test_a_task_that_waits_for_its_process_has_a_claimer(stage: Stage) -> None:
+    worker = stage.worker(processes=1, async_slots=2)
+    tasks = [enqueue(stage.store, name="later", policy='{"on_crash":"retry"}') for _ in range(2)]
+    worker.get_up()
+    worker.crew.begin(0), worker.crew.begin(0)
+    worker.crew.die(0, -11)
+    worker.turn()
+
+    worker.heartbeat.tick()
+
+    assert beats(stage) == [(tasks[0], "claimer")]
+
+
+def test_a_hung_dispatcher_is_not_beaten_for(stage: Stage) -> None:
+    worker = stage.worker()
+    worker.turn()
+    worker.heartbeat.tick()
+
+    stage.clock.advance(9)
+    worker.heartbeat.tick()
+    assert silence(stage, worker) == 0
+    stage.clock.advance(2)
+    pause = worker.heartbeat.tick()
+    assert silence(stage, worker) == 2
+    assert pause == 1
+    worker.turn()
+    worker.heartbeat.tick()
+
+    assert silence(stage, worker) == 0
+
+
+def test_what_the_dispatcher_does_not_hold_is_returned_after_two_beats(stage: Stage) -> None:
+    worker = stage.worker(processes=1)
+    worker.get_up()
+    task = enqueue(stage.store)
+    claim_unnoticed(worker)
+    worker.heartbeat.tick()
+    assert stage.status(task) == ["RUNNING"]
+
+    worker.turn()
+    worker.heartbeat.tick()
+
+    info = stage.task(task)
+    assert (info.status, info.lost_count) == ("PENDING", 0)
+    assert "does not hold it; its code never began" in (info.history[-1].reason or "")
+
+
+def test_a_claim_that_is_still_on_its_way_to_the_dispatcher_is_no_stranger(stage: Stage) -> None:
+    worker = stage.worker(processes=1)
+    worker.get_up()
+    task = enqueue(stage.store)
+    claim_unnoticed(worker)  # committed; the dispatcher has not come back from its flush
+
+    for _ in range(4):
+        worker.heartbeat.tick()
+        stage.clock.advance(2)
+
+    assert stage.status(task) == ["RUNNING"]
+
+
+def test_a_stranger_must_be_seen_twice_under_the_same_fence(stage: Stage) -> None:
+    worker = stage.worker(processes=1)
+    worker.get_up()
+    task = enqueue(stage.store)
+    claim_unnoticed(worker)
+    worker.heartbeat.tick()
+    (claim,) = stage.store.owned_by(worker.id)
+    worker.dispatcher._held[claim.seq, claim.fence] = claim, worker.dispatcher.slots[1]
+    worker.turn()
+    worker.heartbeat.tick()
+    worker.dispatcher._held.clear()
+    worker.turn()
+    worker.heartbeat.tick()
+
+    assert stage.status(task) == ["RUNNING"]
+
+
+def test_a_beat_of_a_worker_declared_dead_changes_nothing_and_says_so(stage: Stage) -> None:
+    worker = stage.worker()
+    worker.turn()
+    stage.store.declare_dead(worker.id, reason="silent", cause="silence")
+    stage.clock.advance(7)
+
+    worker.heartbeat.tick()
+
+    assert worker.heartbeat.is_declared_dead
+    assert silence(stage, worker) == 7
