@@ -212,7 +212,7 @@ class SimulatedWorker:
         beats, self.beat_line = stage.open_line()
         self.heartbeat = Heartbeat(
             worker_id=worker_id, store=beats, dispatcher=self.dispatcher, recovery=policy, clock=stage.clock,
-            interval=interval / 1000,
+            interval=interval / 1000, reporter=Reporter(),
         )  # fmt: skip
         judge, self.judge_line = stage.open_line()
         self.recovery = Recovery(judge, self.config, self.host, jitter=lambda: 0.5)

@@ -539,6 +539,25 @@ def test_a_flush_that_was_committed_without_an_answer_loses_nothing_and_runs_not
     assert stage.task(second).lost_count == 0
 
 
+def test_a_retry_that_was_committed_without_an_answer_is_not_refused_when_it_is_sent_again(stage: Stage) -> None:
+    worker, rival = stage.worker("w1", processes=1), stage.worker("w2", processes=1)
+    task = enqueue(stage.store, policy=a_policy(max_attempts=5, has_retry=True, base_seconds=0.0))
+    worker.get_up()
+    worker.crew.run(1, error=an_error())
+    worker.line.break_after_commit()
+    worker.dispatcher.drain(SECOND)  # claims nothing in the same flush
+    worker.turn()
+    rival.get_up()
+
+    stage.clock.advance(1)
+    worker.turn()
+
+    assert worker.holds() == []
+    assert rival.holds() == [task]
+    assert "outcome.refused" not in stage.events()
+    assert len(stage.task(task).attempts) == 1
+
+
 def test_a_start_that_was_committed_without_an_answer_counts_as_one_attempt(stage: Stage) -> None:
     (task,) = solo_async(stage)
     worker = stage.worker(processes=1, async_slots=5)

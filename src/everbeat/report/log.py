@@ -14,7 +14,7 @@ LOGGER = logging.getLogger("everbeat")
 
 
 class Reporter:
-    """Says what a worker does. Repeated complaints about an unreachable store are said once."""
+    """Says what a worker does. Complaints about an unreachable store are said once until it has returned."""
 
     def __init__(self) -> None:
         self._unavailable: set[str] = set()
@@ -30,10 +30,10 @@ class Reporter:
             self._unavailable.add(loop)
             self.warn("store.unavailable", loop=loop, error=str(error))
 
-    def store_returned(self, loop: str) -> None:
-        if loop in self._unavailable:
-            self._unavailable.discard(loop)
-            self.say("store.returned", loop=loop)
+    def store_returned(self) -> None:
+        if self._unavailable:
+            self._unavailable.clear()
+            self.say("store.returned")
 
     def store_blocked(self, by: str) -> None:
         key = f"blocked {by}"

@@ -9,6 +9,7 @@ dispatcher lies between: one that has committed a claim and is slow to come back
 from everbeat.clock import Clock
 from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy
 from everbeat.model.task import Claim
+from everbeat.report.log import Reporter
 from everbeat.run.dispatcher import Dispatcher
 from everbeat.run.recovery import recover_all
 from everbeat.store.interface import Store
@@ -20,13 +21,14 @@ class Heartbeat:
     name = "heartbeat"
 
     def __init__(self, *, worker_id: str, store: Store, dispatcher: Dispatcher, recovery: RecoveryPolicy, clock: Clock,
-                 interval: float) -> None:  # fmt: skip
+                 interval: float, reporter: Reporter) -> None:  # fmt: skip
         self._worker_id = worker_id
         self._store = store
         self._dispatcher = dispatcher
         self._recovery = recovery
         self._clock = clock
         self._interval = interval
+        self._reporter = reporter
         self._turns = -1
         self._turned_at = clock.mono_us()
         self._strangers: set[tuple[str, int]] = set()
@@ -39,6 +41,7 @@ class Heartbeat:
             return min(1.0, self._interval)
         held = self._dispatcher.held()
         beat = self._store.beat(self._worker_id, held)
+        self._reporter.store_returned()  # if it was away: a read that goes well proves less
         if not beat.alive:
             self.is_declared_dead = True
             return self._interval

@@ -41,9 +41,7 @@ class Service:
 
     def _turn(self) -> float:
         try:
-            pause = self.loop.tick()
-            self._reporter.store_returned(self.loop.name)
-            return pause
+            return self.loop.tick()
         except StoreUnavailable as error:
             self._reporter.store_unavailable(self.loop.name, error)
             return self._retry_seconds

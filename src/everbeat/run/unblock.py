@@ -3,14 +3,19 @@
 Only SQLite has this: its write lock is held by a process, and one that is stopped in the middle of a transaction holds
 it for as long as it is stopped. If it is a worker of ours and has been so for longer than a worker may be silent, it is
 ended: its tasks are as lost as if it had gone silent elsewhere. A stranger is named, never touched.
+
+One that is stopped between two steps of its commit keeps everybody from reading, too: whom we knew before counts then.
 """
 
 import os
 import signal
+from collections.abc import Iterable
 from contextlib import suppress
 
 from everbeat.clock import Clock
 from everbeat.config import RecoveryConfig
+from everbeat.errors import StoreUnavailable
+from everbeat.model.worker import WorkerInfo
 from everbeat.report.log import Reporter
 from everbeat.run.lockfile import is_running
 from everbeat.store.interface import Store
@@ -29,7 +34,7 @@ class Unblocker:
     def is_blocked(self) -> bool:
         return self._blocked is not None
 
-    def look(self) -> bool:
+    def look(self, known: Iterable[WorkerInfo] = ()) -> bool:
         """Call it whenever a write was not possible. True: somebody is in the way."""
         blocker, now = self._store.blocker(), self._clock.mono_us()
         if blocker is None or not blocker.is_stopped:
@@ -38,14 +43,21 @@ class Unblocker:
         if self._blocked is None or self._blocked[0] != blocker.pid:
             self._blocked = blocker.pid, now
             self._reporter.store_blocked(str(blocker))
-        if now - self._blocked[1] > self._allowed_us and self._is_worker(blocker.pid):
+        if now - self._blocked[1] > self._allowed_us and self._is_worker(blocker.pid, known):
             self._reporter.warn("worker.ended", pid=blocker.pid, reason="it was stopped while it held the write lock")
             with suppress(ProcessLookupError, PermissionError):  # gone meanwhile, or another user's: named, no more
                 os.kill(blocker.pid, signal.SIGKILL)
         return True
 
-    def _is_worker(self, pid: int) -> bool:
-        return any(
-            worker.host.pid == pid and worker.same_boot and is_running(worker.host)
-            for worker in self._store.workers(alive_only=True)
-        )
+    def _is_worker(self, pid: int, known: Iterable[WorkerInfo]) -> bool:
+        return _is_among(known, pid) or _is_among(self._workers(), pid)
+
+    def _workers(self) -> list[WorkerInfo]:
+        try:
+            return self._store.workers(alive_only=True)
+        except StoreUnavailable:
+            return []
+
+
+def _is_among(workers: Iterable[WorkerInfo], pid: int) -> bool:
+    return any(worker.host.pid == pid and worker.same_boot and is_running(worker.host) for worker in workers)

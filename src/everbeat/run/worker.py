@@ -166,6 +166,7 @@ class Life:
             recovery=self.config.recovery.to_policy(),
             clock=clock,
             interval=self._interval,
+            reporter=reporter,
         )
 
     def register(self, signals: Signals) -> bool:
@@ -247,7 +248,6 @@ class Life:
         except StoreUnavailable as error:
             self._reporter.store_unavailable("dispatcher", error)
             return
-        self._reporter.store_returned("dispatcher")
         if version != self._version:
             self._version = version
             self.dispatcher.wake()

@@ -60,6 +60,9 @@ TOLD = {
 
 NOW = "SELECT status, fence, started_at, attempt, worker_id FROM everbeat_tasks WHERE seq = ?"
 
+# everbeat_history_task. What an owner's flush wrote when it was sent before.
+WRITTEN = "SELECT 1 FROM everbeat_history WHERE task_id = ? AND fence = ? AND change = ? AND actor = ?"
+
 # A result whose owner was revoked while nobody claimed the task since: its fence is exactly one ahead.
 ADOPT = """
 UPDATE everbeat_tasks
@@ -169,7 +172,8 @@ def _settle_one(tx: Transaction, ending: Ending, records: Records, *, is_stored:
         return Settled(task_id=claim.id)
     found = tx.one(NOW, (claim.seq,))
     status, fence = (found[0], found[1]) if found else ("DELETED", -1)
-    if (status, fence) == (target(verdict.change), claim.fence):
+    is_terminal = (status, fence) == (target(verdict.change), claim.fence)
+    if is_terminal or tx.one(WRITTEN, (claim.id, claim.fence, verdict.change.value, _actor(verdict, claim))):
         return Settled(task_id=claim.id)  # by this flush, when it was sent before
     outcome = ending.outcome
     if outcome is None and is_result:
