@@ -26,6 +26,11 @@ class Run:
         return self.exit_code != 0
 
     @property
+    def failed_tests(self) -> list[str]:
+        """As pytest's own summary names them."""
+        return [line for line in self.output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+
+    @property
     def summary(self) -> str:
         """The closing line of pytest, without its decoration."""
         return (self.output.strip().splitlines() or ["no output"])[-1].strip("= ")
@@ -57,6 +62,8 @@ def main(arguments: list[str]) -> int:
         run = run_once(number, pytest_args)
         runs.append(run)
         print(f"{run.number:>5}  {'FAILED' if run.failed else 'ok':<6}  {run.seconds:>7.1f}  {run.summary}", flush=True)
+        for name in run.failed_tests:
+            print(f"{'':>5}  {name}", flush=True)
     failures = [run for run in runs if run.failed]
     for run in failures:
         print(f"\n--- run {run.number}, exit {run.exit_code}")

@@ -245,9 +245,8 @@ def test_a_supervisor_stopped_at_any_moment_does_not_keep_the_others_from_the_st
     ids: list[str] = []
     told, killed = 0, 0
     for _ in range(20):
+        wanted = len(yard.ledger()) + chance.randrange(150)
         ids += yard.send_many("work_again", [(0.0,)] * 150)
-        count = len(yard.ledger())
-        wanted = count + chance.randrange(50)
         yard.until(lambda wanted=wanted: len(yard.ledger()) > wanted, "work is going on")
         stop_now(victim)
         blocker = yard.store.blocker()

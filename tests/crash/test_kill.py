@@ -52,15 +52,8 @@ KILLS: dict[str, Callable[[Worker], None]] = {
     "supervisor alone": lambda worker: worker.kill(),
     "process group": lambda worker: os.killpg(worker.pid, signal.SIGKILL),
     "whole tree": lambda worker: worker.kill_tree(),
-    "children first": lambda worker: kill_children_first(worker),
+    "children first": lambda worker: worker.kill_tree(children_first=True),
 }
-
-
-def kill_children_first(worker: Worker) -> None:
-    """While the supervisor is stopped: it must not have time to see them die, which would be a crash of theirs."""
-    worker.signal(signal.SIGSTOP)
-    worker.yard.until(lambda: is_stopped(worker.pid), "the supervisor is stopped")
-    worker.kill_tree(children_first=True)
 
 
 @pytest.mark.parametrize("kill", KILLS.values(), ids=KILLS)

@@ -124,9 +124,13 @@ class Worker(Running):
         return [self.pid, server, *children_of(server)]
 
     def kill_tree(self, *, children_first: bool = False) -> None:
-        """kill -9 of every process, one after the other."""
+        """kill -9 of every process, one after the other. The supervisor sees nothing of it when it comes last."""
         tree = self.tree
-        for pid in reversed(tree) if children_first else tree:
+        if children_first:
+            tree.reverse()
+            self.signal(signal.SIGSTOP)
+            self.yard.until(lambda: is_stopped(self.pid), "the supervisor is stopped")
+        for pid in tree:
             with suppress(ProcessLookupError):  # of the death of the one before
                 os.kill(pid, signal.SIGKILL)
         self.ended()
