@@ -116,15 +116,14 @@ def worker_death(scale: float) -> list[float]:
         with yard() as place:
             victim = place.worker("--processes", "2", "--name", "victim")
             paths = [place.directory / f"w{round_number}-{number}" for number in range(2)]
-            handles = [place.works.stamp_and_stay.enqueue(str(path), 1.0) for path in paths]
+            for path in paths:
+                place.works.stamp_and_stay.enqueue(str(path), 60.0)
             until(lambda paths=paths: all(read(path) for path in paths))
-            place.worker("--processes", "2", "--name", "heir")
+            place.worker("--processes", "2", "--name", "heir", "--drain-timeout", "0")
             killed = time.monotonic_ns()
             os.kill(victim.pid, signal.SIGKILL)
             until(lambda paths=paths: all(len(read(path)) == 2 for path in paths))
             samples += [(read(path)[1][0] - killed) / 1e6 for path in paths]
-            for handle in handles:
-                handle.result(timeout=30)
     return samples
 
 

@@ -50,7 +50,7 @@ def test_a_one_attempt_task_whose_process_is_killed_has_failed_and_is_not_run_ag
 
 KILLS: dict[str, Callable[[Worker], None]] = {
     "supervisor alone": lambda worker: worker.kill(),
-    "process group": lambda worker: os.killpg(worker.pid, signal.SIGKILL),
+    "process group": lambda worker: worker.kill_group(),
     "whole tree": lambda worker: worker.kill_tree(),
     "children first": lambda worker: worker.kill_tree(children_first=True),
 }

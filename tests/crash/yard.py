@@ -123,6 +123,11 @@ class Worker(Running):
         server = self.fork_server
         return [self.pid, server, *children_of(server)]
 
+    def kill_group(self) -> None:
+        """kill -9 of its process group, as a terminal or a service manager would."""
+        os.killpg(self.pid, signal.SIGKILL)
+        self.ended()
+
     def kill_tree(self, *, children_first: bool = False) -> None:
         """kill -9 of every process, one after the other. The supervisor sees nothing of it when it comes last."""
         tree = self.tree
