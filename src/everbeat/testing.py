@@ -31,7 +31,8 @@ def arm(point: str, *, after: int = 0) -> None:
 
 def shift_clock(path: Path, seconds: float) -> None:
     """Move the wall clock of every process that was started with this clock file."""
-    path.write_bytes(_SHIFT.pack(round(seconds * 1_000_000)))
+    with path.open("r+b" if path.exists() else "wb") as file:  # in place: other processes have it mapped
+        file.write(_SHIFT.pack(round(seconds * 1_000_000)))
 
 
 def _follow_clock_file(path: Path) -> None:

@@ -140,6 +140,27 @@ def is_running(host: Host) -> bool:
     return os.stat("/proc/self/ns/pid").st_ino == host.pid_namespace and _start_ticks(host.pid) == host.pid_started
 
 
+def is_worker(directory: Path, pid: int) -> bool:
+    """Whether this process is a worker, by the lock files alone: the store may be unreadable when this is asked."""
+    for path in directory.glob("worker-*.lock"):
+        try:
+            found = os.lstat(path)
+            if (found.st_dev, found.st_ino) in _mine:
+                continue
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            said, holder = json.loads(os.read(fd, _MAX_CONTENT)), _holder(fd)
+        except (OSError, ValueError):
+            continue
+        finally:
+            os.close(fd)
+        if (said.get("pid"), said.get("pid_started")) == (pid, _start_ticks(pid)) and holder is not None:
+            return True
+    return False
+
+
 def _doubt(fd: int, lock: LockIdentity, worker_id: str, host: Host) -> str | None:
     """Why this file proves nothing; None if it is what the worker registered."""
     found = os.fstat(fd)

@@ -4,7 +4,8 @@ Only SQLite has this: its write lock is held by a process, and one that is stopp
 it for as long as it is stopped. If it is a worker of ours and has been so for longer than a worker may be silent, it is
 ended: its tasks are as lost as if it had gone silent elsewhere. A stranger is named, never touched.
 
-One that is stopped between two steps of its commit keeps everybody from reading, too: whom we knew before counts then.
+One that is stopped between two steps of its commit keeps everybody from reading, too: then its lock file says that it
+is ours.
 """
 
 import os
@@ -14,10 +15,9 @@ from contextlib import suppress
 
 from everbeat.clock import Clock
 from everbeat.config import RecoveryConfig
-from everbeat.errors import StoreUnavailable
 from everbeat.model.worker import WorkerInfo
 from everbeat.report.log import Reporter
-from everbeat.run.lockfile import is_running
+from everbeat.run.lockfile import is_running, is_worker
 from everbeat.store.interface import Store
 
 
@@ -50,13 +50,7 @@ class Unblocker:
         return True
 
     def _is_worker(self, pid: int, known: Iterable[WorkerInfo]) -> bool:
-        return _is_among(known, pid) or _is_among(self._workers(), pid)
-
-    def _workers(self) -> list[WorkerInfo]:
-        try:
-            return self._store.workers(alive_only=True)
-        except StoreUnavailable:
-            return []
+        return _is_among(known, pid) or is_worker(self._store.state_directory, pid)
 
 
 def _is_among(workers: Iterable[WorkerInfo], pid: int) -> bool:
