@@ -11,7 +11,7 @@ import pytest
 
 from everbeat.model.worker import Host, LockIdentity
 from everbeat.run import lockfile
-from everbeat.run.lockfile import Liveness, WorkerLock, lock_child_byte, probe, this_host
+from everbeat.run.lockfile import Liveness, WorkerLock, is_worker, lock_child_byte, probe, this_host
 
 Peer = tuple[int, LockIdentity, Host]
 
@@ -109,6 +109,27 @@ def test_probing_does_not_disturb_the_holder(start_peer: Callable[[str], Peer]) 
     verdicts = {probe(lock, "w1", host, this_host())[0] for _ in range(100)}
 
     assert verdicts == {Liveness.HELD}
+
+
+def test_a_stopped_worker_is_told_by_its_lock_file_alone_and_a_stranger_is_not_taken_for_one(
+    start_peer: Callable[[str], Peer],
+) -> None:
+    """Whoever is taken for a worker may be killed for holding the store's write lock."""
+    _, lock, host = start_peer("w1")
+    directory = Path(lock.path).parent
+    os.kill(host.pid, signal.SIGSTOP)
+    (directory / "worker-broken.lock").write_bytes(b"not json")
+
+    assert is_worker(directory, host.pid)
+    assert not is_worker(directory, os.getppid())
+
+
+def test_a_pid_that_another_process_has_now_is_no_worker(start_peer: Callable[[str], Peer]) -> None:
+    _, lock, host = start_peer("w1")
+    path = Path(lock.path)
+    path.write_text(path.read_text().replace(str(host.pid_started), str(host.pid_started + 1)))
+
+    assert not is_worker(path.parent, host.pid)
 
 
 def test_a_process_never_opens_its_own_lock_file(tmp_path: Path) -> None:
