@@ -208,7 +208,7 @@ def test_a_task_is_recovered_once_however_many_workers_saw_its_worker_die(yard: 
     assert {len(yard.full(task_id).history) for task_id in ids} == {1}
     assert {yard.task(task_id).lost_count for task_id in ids} == {1}
     assert len(yard.events("worker.dead")) == 1
-    reports = yard.store.reports(limit=100)
+    reports = yard.until(lambda: yard.store.reports(limit=100), "the recovery is reported")
     assert sorted(task.task_id for report in reports for task in report.recovered_tasks) == sorted(ids)
     assert sum(len(report.dead_workers) for report in reports) == 1
     assert sum(worker.status is WorkerStatus.ALIVE for worker in yard.store.workers()) == 3

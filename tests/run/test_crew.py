@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 import everbeat.errors
@@ -28,7 +29,9 @@ from everbeat.run.crew import (
     News,
 )
 from everbeat.run.journal import Journal
+from everbeat.run.leash import Leash
 from everbeat.run.lockfile import Liveness, WorkerLock, probe, this_host
+from everbeat.run.wire import ChildPlan, Kit, channel
 
 APPS = Path(__file__).parent / "apps"
 SOURCE = Path(everbeat.errors.__file__).parents[1]
@@ -200,6 +203,8 @@ def test_an_import_that_fails_is_reported_with_its_reason(
 
     assert failed.kind == kind
     assert words in failed.message
+    assert "everbeat/run" not in failed.message
+    assert "importlib" not in failed.message
 
 
 def test_a_failing_import_is_tried_again(
@@ -686,6 +691,47 @@ def test_children_need_nobody_to_die_with_the_fork_server(busy_supervisor: tuple
 
     assert_gone(*watched)
     os.kill(supervisor, signal.SIGCONT)
+
+
+def test_children_die_with_the_supervisor_although_the_fork_server_is_stopped(
+    busy_supervisor: tuple[int, int, list[int], int],
+) -> None:
+    """One of them holds the GIL, one is stopped itself."""
+    supervisor, server, children, sleeper = busy_supervisor
+    watched = [os.pidfd_open(pid) for pid in (*children, sleeper)]
+    os.kill(server, signal.SIGSTOP)
+    os.kill(children[1], signal.SIGSTOP)
+
+    os.kill(supervisor, signal.SIGKILL)
+
+    try:
+        assert_gone(*watched)
+    finally:
+        os.kill(server, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("kind", [SYNC, ASYNC])
+def test_a_child_that_nobody_listens_to_any_more_ends_without_a_word(
+    open_yard: Callable[..., Yard], tmp_path: Path, kind: ChildKind
+) -> None:
+    yard = open_yard()
+    (tasks, unread), (outcomes, theirs) = channel(), channel()
+    leash = Leash()
+    plan = ChildPlan(
+        slot=0, kind=kind, task_fd=unread.fileno(), outcome_fd=theirs.fileno(), leash_fd=leash.fd,
+        server_pid=os.getpid(), target="basic:app", imports=(),
+        kit=Kit(str(yard.lock.path), str(yard.journal.path), 1.0),
+    )  # fmt: skip
+    outcomes.close()
+
+    child = subprocess.run(
+        [sys.executable, "-m", "everbeat.run.child", msgspec.json.encode(plan).decode()],
+        pass_fds=(unread.fileno(), theirs.fileno(), leash.fd), capture_output=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+
+    assert (child.returncode, child.stderr) == (0, b"")
+    for end in (tasks, unread, theirs, leash):
+        end.close()
 
 
 def _parent_of(pid: int) -> int:

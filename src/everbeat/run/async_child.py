@@ -22,7 +22,7 @@ from everbeat.run.failure import (
 )
 from everbeat.run.journal import Journal
 from everbeat.run.loading import RunnableApp
-from everbeat.run.wire import Channel, Inbox, InterruptKind, Job, Run, ToChild, Told, encode, send
+from everbeat.run.wire import GONE, Channel, Inbox, InterruptKind, Job, Run, ToChild, Told, encode, send
 
 Ownership = tuple[int, int]
 """(seq, fence)."""
@@ -46,7 +46,7 @@ class AsyncChild:
         asyncio.set_event_loop(self._loop)
         exit_on_return_after_fork(self._loop)
         self._loop.add_reader(self._inbox.end, self._take)
-        send(self._outcomes, encode([]), wait=True)
+        self._tell([])
         while not self._over:  # user code may stop the loop
             try:
                 self._loop.run_forever()
@@ -63,8 +63,7 @@ class AsyncChild:
                 else:
                     self._interrupt((message.seq, message.fence), message.kind)
         except EOFError:
-            self._over = True
-            self._loop.stop()
+            self._end()
 
     def _interrupt(self, ownership: Ownership, kind: InterruptKind) -> None:
         if ownership not in self._running:
@@ -115,7 +114,17 @@ class AsyncChild:
 
     def _flush(self) -> None:
         told, self._told = self._told, []
-        send(self._outcomes, encode(told), wait=True)
+        self._tell(told)
+
+    def _tell(self, told: list[Told]) -> None:
+        try:
+            send(self._outcomes, encode(told), wait=True)
+        except GONE:
+            self._end()
+
+    def _end(self) -> None:
+        self._over = True
+        self._loop.stop()
 
 
 def exit_on_return_after_fork(loop: asyncio.AbstractEventLoop) -> None:

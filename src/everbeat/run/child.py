@@ -3,8 +3,9 @@
 Begin mark first, then arguments, then code, then the outcome, sent before the next task is looked at: whatever kills
 this process, the supervisor can tell which task it had and what was finished.
 
-It dies with its fork server (PDEATHSIG), leads a process group that is killed with it, and holds its byte of the
-worker's lock file as long as it lives. It never reads the store; the supervisor decides what becomes of a task.
+It dies with its fork server (PDEATHSIG) and with its supervisor (leash), leads a process group that is killed with it,
+and holds its byte of the worker's lock file as long as it lives. It never reads the store; the supervisor decides what
+becomes of a task.
 
 As a program (`python -m everbeat.run.child PLAN`) it is the child of an application that does not survive a fork.
 """
@@ -30,6 +31,7 @@ import msgspec
 
 from everbeat.current import CURRENT, CurrentTask
 from everbeat.model.task import Outcome
+from everbeat.run import leash
 from everbeat.run.async_child import AsyncChild, exit_on_return_after_fork
 from everbeat.run.failure import (
     ARGUMENTS_INVALID,
@@ -42,7 +44,7 @@ from everbeat.run.failure import (
 from everbeat.run.journal import Journal
 from everbeat.run.loading import RunnableApp, RunnableTask, load_app
 from everbeat.run.lockfile import lock_child_byte
-from everbeat.run.wire import Channel, ChildKind, ChildPlan, Inbox, Job, Run, ToChild, adopt, encode, send
+from everbeat.run.wire import GONE, Channel, ChildKind, ChildPlan, Inbox, Job, Run, ToChild, adopt, encode, send
 
 EXIT_NOT_STARTED = 70
 _PR_SET_PDEATHSIG = 1
@@ -53,6 +55,7 @@ def live(plan: ChildPlan, app: RunnableApp) -> None:
     """Become the child that the plan describes, and run tasks until the supervisor closes the channel."""
     os.setpgid(0, 0)
     die_with_parent(signal.SIGKILL, plan.server_pid)
+    leash.put_on(plan.leash_fd)
     disregard_stop_signals()
     write_lines_at_once()
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:
@@ -129,8 +132,8 @@ class SyncChild:
     def serve(self, *, once: bool) -> None:
         self._answered = self._journal.interrupt_request(self._slot).number  # meant for who had this slot before
         signal.signal(signal.SIGUSR1, self._on_interrupt)
-        send(self._outcomes, encode([]), wait=True)
         try:
+            send(self._outcomes, encode([]), wait=True)
             while True:
                 message = self._inbox.take(wait=True)
                 if isinstance(message, Run):
@@ -139,7 +142,7 @@ class SyncChild:
                         send(self._outcomes, encode([(job.entry, job.seq, job.fence, outcome)]), wait=True)
                     if once:
                         return
-        except EOFError:
+        except (EOFError, *GONE):
             return
 
     def _run(self, job: Job) -> Outcome:

@@ -25,8 +25,10 @@ import msgspec
 
 from everbeat.model.task import Claim
 from everbeat.run.journal import Journal
+from everbeat.run.leash import Leash
 from everbeat.run.lockfile import WorkerLock
 from everbeat.run.wire import (
+    GONE,
     Born,
     Channel,
     ChildKind,
@@ -183,6 +185,7 @@ class Crew:
         self._target = target
         self._imports = tuple(imports)
         self._watch = _Watch()
+        self._leash = Leash()
         self._buffer = new_buffer()
         self._to_child = msgspec.msgpack.Decoder(ToChild)
         self._from_child = msgspec.msgpack.Decoder(list[Told])
@@ -215,6 +218,7 @@ class Crew:
             target=self._target,
             imports=self._imports,
             control_fd=theirs.fileno(),
+            leash_fd=self._leash.fd,
             supervisor_pid=os.getpid(),
         )
         self._restart_at = None
@@ -222,7 +226,7 @@ class Crew:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "everbeat.run.forkserver", msgspec.json.encode(plan).decode()],
                 stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(), self._leash.fd),
                 start_new_session=True,  # keys pressed in a terminal reach the supervisor only
             )
         except OSError as error:
@@ -342,6 +346,7 @@ class Crew:
         self._children.clear()
         self._by_number.clear()
         self._watch.epoll.close()
+        self._leash.close()
 
     # The fork server.
 
@@ -448,7 +453,7 @@ class Crew:
         with theirs:
             try:
                 sent = send(server.inbox.end, order, (unread.fileno(), theirs.fileno()), wait=False)
-            except (BrokenPipeError, ConnectionResetError):
+            except GONE:
                 sent = False  # its death is on its way here
         channels = _Channels(
             tasks=tasks,

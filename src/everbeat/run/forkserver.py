@@ -1,8 +1,9 @@
 """The fork server: imports the application once and makes children from it. It never runs a task.
 
 Its control channel is its life: when the supervisor closes it or dies, it kills the process group of every child and
-then itself. PDEATHSIG is the second way to learn of that death. Children are reaped here, so that pid and group can not
-be reused before the group is killed and the wait status is on its way to the supervisor.
+then itself. PDEATHSIG is the second way to learn of that death; where this process can not act, the leash does.
+Children are reaped here, so that pid and group can not be reused before the group is killed and the wait status is on
+its way to the supervisor.
 
 An import that leaves threads or sockets behind can not be forked safely. Then this process starts itself anew without
 the application (nothing of it may live twice) and makes every child a new interpreter; `Loaded.fork_reason` says why.
@@ -35,6 +36,7 @@ from everbeat.run.child import (
 )
 from everbeat.run.loading import AppUnusable, RunnableApp, load_app
 from everbeat.run.wire import (
+    GONE,
     Born,
     Channel,
     ChildPlan,
@@ -121,6 +123,7 @@ class ForkServer:
             kind=order.kind,
             task_fd=task_fd,
             outcome_fd=outcome_fd,
+            leash_fd=self._plan.leash_fd,
             server_pid=self._pid,
             target=self._plan.target,
             imports=self._plan.imports,
@@ -158,7 +161,7 @@ class ForkServer:
         self._say(Exited(child.number, status))
 
     def _say(self, message: FromServer, *fds: int) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # the supervisor is gone: the next turn ends this
+        with suppress(*GONE):  # the supervisor is gone: the next turn ends this
             send(self._control, encode(message), fds, wait=True)
 
     def _end(self) -> NoReturn:
@@ -179,7 +182,7 @@ class ForkServer:
 def _start_fresh(plan: ChildPlan) -> tuple[int, Callable[[], int]]:
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "everbeat.run.child", msgspec.json.encode(plan).decode()],
-        pass_fds=(plan.task_fd, plan.outcome_fd),
+        pass_fds=(plan.task_fd, plan.outcome_fd, plan.leash_fd),
         process_group=0,
     )
     return process.pid, process.wait
@@ -224,13 +227,14 @@ def _open_sockets() -> set[str]:
 def _tell(control: Channel, message: Loaded | Unusable) -> None:
     try:
         send(control, encode(message), wait=True)
-    except (BrokenPipeError, ConnectionResetError):  # the supervisor did not wait for us
+    except GONE:  # the supervisor did not wait for us
         os._exit(EXIT_NOT_STARTED)
 
 
 def main() -> NoReturn:
     plan = msgspec.json.decode(sys.argv[1], type=ServerPlan)
     control = adopt(plan.control_fd)
+    os.set_inheritable(plan.leash_fd, False)
     die_with_parent(signal.SIGKILL, plan.supervisor_pid)  # as long as there are no children
     disregard_stop_signals()
     write_lines_at_once()
@@ -246,7 +250,8 @@ def main() -> NoReturn:
     _tell(control, loaded)
     if loaded.fork_reason is None:
         ForkServer(plan, control, app).serve()
-    control.set_inheritable(True)
+    for fd in (plan.control_fd, plan.leash_fd):
+        os.set_inheritable(fd, True)
     argument = msgspec.json.encode(msgspec.structs.replace(plan, fresh=True)).decode()
     os.execv(sys.executable, [sys.executable, "-P", "-m", "everbeat.run.forkserver", argument])
 

@@ -14,6 +14,9 @@ from typing import Any, Protocol
 
 from everbeat.run.failure import cut
 
+_NOT_THEIRS = (__file__, importlib.__file__, "<frozen importlib")
+"""Where the frames between us and a module that is imported are."""
+
 
 class RunnableTask(Protocol):
     """What a child needs of a task."""
@@ -75,4 +78,12 @@ def _import(name: str) -> Any:
     except BaseException as error:  # user code, which may also call sys.exit()
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise AppUnusable("missing", f"there is no module {error.name} in {os.getcwd()} or sys.path") from error
-        raise AppUnusable("raised", cut("".join(traceback.format_exception(error)))) from error
+        raise AppUnusable("raised", _traceback(error)) from error
+
+
+def _traceback(error: BaseException) -> str:
+    """From the first line of the user's own code on."""
+    where = error.__traceback__
+    while where is not None and where.tb_frame.f_code.co_filename.startswith(_NOT_THEIRS):
+        where = where.tb_next
+    return cut("".join(traceback.format_exception(type(error), error, where)))

@@ -1,13 +1,18 @@
-"""SIGTERM and SIGINT, heard by a loop that polls: a descriptor that becomes readable, and a count."""
+"""SIGTERM and SIGINT, heard by a loop that polls: a descriptor that becomes readable, and a count.
+
+Counted is what the kernel delivered: Python calls a handler once for signals that come while it can not, but writes a
+byte to the wake-up descriptor for each. (Two that come while the process is stopped are one for the kernel already.)
+"""
 
 import signal
 import socket
 from types import FrameType
-from typing import Any, Self
+from typing import Self
 
 
 class Signals:
-    """Installed while entered. Only in the main thread of a process."""
+    """Installed while entered. Only in the main thread of a process, which is expected to end afterwards: from then on
+    both are ignored, because what they ask for is being done."""
 
     HEARD = (signal.SIGTERM, signal.SIGINT)
 
@@ -15,18 +20,17 @@ class Signals:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        self._count = 0
-        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, self._hear) for number in self.HEARD}
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        for number in self.HEARD:
+            signal.signal(number, _hear)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._wakeup)
+        for number in self.HEARD:
+            signal.signal(number, signal.SIG_IGN)
+        signal.set_wakeup_fd(-1)
         self._reader.close()
         self._writer.close()
 
@@ -36,11 +40,10 @@ class Signals:
     def take(self) -> int:
         """How many signals came since the last call."""
         try:
-            self._reader.recv(4096)
+            return sum(number in self.HEARD for number in self._reader.recv(4096))
         except BlockingIOError:
-            pass
-        count, self._count = self._count, 0
-        return count
+            return 0
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        self._count += 1
+
+def _hear(number: int, frame: FrameType | None) -> None:
+    """The wake-up descriptor has it."""

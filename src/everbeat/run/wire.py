@@ -43,6 +43,8 @@ _BUSY = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS
 
 Channel = socket
 """One end of a channel."""
+GONE = (BrokenPipeError, ConnectionResetError)
+"""What sending raises when nobody has the other end any more."""
 T = TypeVar("T")
 
 
@@ -137,6 +139,7 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     imports: tuple[str, ...]
     control_fd: int
+    leash_fd: int
     supervisor_pid: int
     fresh: bool = False
     """The import left something that does not survive a fork: start children as new interpreters, import nothing."""
@@ -149,6 +152,7 @@ class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):
     kind: ChildKind
     task_fd: int
     outcome_fd: int
+    leash_fd: int
     server_pid: int
     target: str
     imports: tuple[str, ...]
