@@ -8,7 +8,7 @@ were made. What a schedule did once it does every time, which is what a simulati
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,8 @@ class SimulatedCrew:
         self.spawned = 0
         self.places = places
         self.silent: set[int] = set()
+        self.soon: deque[Callable[[], object]] = deque()
+        """What happens, one after the other, while somebody waits."""
         self._news: list[News] = []
         self._journal = journal
         self._clock = clock
@@ -124,6 +126,12 @@ class SimulatedCrew:
 
     def responsive(self, slot: int) -> bool:
         return slot not in self.silent
+
+    def wait(self) -> bool:
+        if self.soon:
+            self.soon.popleft()()
+            return True
+        return False
 
     def collect(self) -> list[News]:
         for child in self.children.values():

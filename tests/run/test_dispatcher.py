@@ -73,6 +73,40 @@ def test_what_ended_and_what_begins_share_one_commit(stage: Stage) -> None:
     assert worker.crew.sends == first + second
 
 
+def test_a_slot_that_is_about_to_end_as_well_shares_the_commit(stage: Stage) -> None:
+    worker = stage.worker(processes=3, frame_depth=1)
+    worker.learn("add")
+    tasks = enqueue_many(stage, 3)
+    worker.get_up()
+    worker.crew.run(1)
+    worker.crew.soon.extend([lambda: worker.crew.run(2), lambda: worker.crew.run(3)])
+    before = worker.line.commits
+
+    worker.turn()
+
+    assert worker.line.commits - before == 1
+    assert stage.status(*tasks) == ["COMPLETED"] * 3
+
+
+def test_nobody_waits_for_a_slow_task_or_for_a_long_row_of_quick_ones(stage: Stage) -> None:
+    slow, busy = stage.worker("slow", processes=2, frame_depth=1), stage.worker("busy", processes=2)
+    for worker in (slow, busy):
+        worker.learn("add")
+    slow.dispatcher.pace.saw("sub", SECOND)
+    enqueue_many(stage, 1, name="sub"), enqueue_many(stage, 1)
+    slow.get_up()
+    enqueue_many(stage, 10)
+    busy.get_up()
+    waited: list[str] = []
+    for worker in (slow, busy):
+        worker.crew.soon.append(lambda name=worker.id: waited.append(name))
+        quick = next(slot for slot, child in worker.crew.children.items() if child.sent[0][1].name == "add")
+        worker.crew.run(quick)
+        worker.turn()
+
+    assert waited == []
+
+
 def test_nothing_is_claimed_that_can_not_start_now(stage: Stage) -> None:
     worker = stage.worker(processes=2)
     tasks = enqueue_many(stage, 5)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 FRAME_US = 5_000
 DEEPEST = 64
+SHORT_US = 300
 WEIGHT = 0.2
 
 
@@ -25,3 +26,7 @@ class Pace:
         mean = float(took_us) if before is None else before + WEIGHT * (took_us - before)
         self.mean_us[name] = mean
         self.depths[name] = max(1, min(self.deepest, int(FRAME_US / max(mean, 1.0))))
+
+    def is_short(self, name: str) -> bool:
+        """It takes less than a commit does."""
+        return self.mean_us.get(name, SHORT_US) < SHORT_US

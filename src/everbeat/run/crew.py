@@ -308,6 +308,10 @@ class Crew:
         silent_for = (time.monotonic_ns() - self._journal.beat_ns(slot)) / 1e9
         return silent_for < BEATS_ALLOWED * self._kit.beat_seconds
 
+    def wait(self) -> bool:
+        """Whether something happens within a millisecond."""
+        return bool(self._watch.epoll.poll(0.001))
+
     def collect(self) -> list[News]:
         """Everything that has happened since the last call. Never blocks."""
         if not self._stopped:

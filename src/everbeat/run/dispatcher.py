@@ -34,6 +34,7 @@ from everbeat.run.slot import Flight, Slot, Slots, SlotState, Staffing
 from everbeat.run.words import how_it_died
 from everbeat.store.interface import Ending, Flush, Held, Store
 
+GATHER_US = 1_000
 TAKE_BACK_US = 20_000
 INTERRUPT_GRACE_US = 2_000_000
 HOPELESS_US = 10_000_000
@@ -123,8 +124,7 @@ class Dispatcher:
     def tick(self) -> None:
         self.turns += 1
         now = self.clock.mono_us()
-        for news in self.crew.collect():
-            self._hear(news, now)
+        self._listen(now)
         self._take_back_late(now)
         self._restart_slots(now)
         if self._draining:
@@ -206,6 +206,24 @@ class Dispatcher:
         return not self._endings and all(slot.state is SlotState.EMPTY for slot in self.slots.values())
 
     # -- hearing ----------------------------------------------------------------------------------------------------
+
+    def _listen(self, now: int) -> None:
+        """Hear all there is. Slots that are about to end as well are worth a moment: one commit settles them all."""
+        for news in self.crew.collect():
+            self._hear(news, now)
+        until = now + GATHER_US
+        while self._endings and self._rest_ends_at_once() and self.clock.mono_us() < until and self.crew.wait():
+            for news in self.crew.collect():
+                self._hear(news, now)
+
+    def _rest_ends_at_once(self) -> bool:
+        """Every task that is still in a process is the last one there, and shorter than a commit."""
+        busy = [slot for slot in self.slots.values() if slot.queue]
+        return bool(busy) and all(
+            len(slot.queue) == 1 and self.pace.is_short(flight.claim.name)
+            for slot in busy
+            for flight in slot.queue.values()
+        )
 
     def _hear(self, news: News, now: int) -> None:
         match news:
