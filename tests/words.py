@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from everbeat.decide.room import OWN_PROCESS, Room
+from everbeat.model.order import Order
 from everbeat.model.recovery import Cause, Orphan, Settlement, Verdict
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim, NewTask, Outcome, TaskError, TaskPolicy
 from everbeat.model.worker import Host, LockIdentity, NewWorker
-from everbeat.store.interface import Ending, Flush, Flushed, Store
+from everbeat.store.interface import Ending, Flush, Flushed, Store, TaskFilter
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 SECOND = 1_000_000
@@ -144,6 +145,11 @@ def recover(store: Store, taken: Claim, verdict: Verdict) -> Settlement:
     orphan = Orphan(claim=taken, cause=Cause.LOST, evidence=verdict.reason or "")
     (settlement,) = store.recover([(orphan, verdict)])
     return settlement
+
+
+def carry_out(store: Store, order: Order, *ids: str, actor: str = "me", **wanted: Any) -> list[str]:
+    """A person's order about these tasks; those it was carried out on."""
+    return [done for batch in store.carry_out(order, TaskFilter(ids=ids, **wanted), actor=actor) for done in batch]
 
 
 def completed(result: bytes = b"3") -> Verdict:

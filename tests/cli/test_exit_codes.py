@@ -15,7 +15,16 @@ READS = [
     ["queue", "status"],
     ["quarantine", "list"],
     ["events"],
+    ["task", "history", "some-id"],
     ["task", "retry", "some-id"],
+    ["task", "cancel", "--queue", "mail", "--yes"],
+    ["task", "purge", "some-id"],
+    ["task", "requeue", "some-id"],
+    ["task", "fail", "some-id"],
+    ["task", "accept", "some-id"],
+    ["task", "erase", "some-id"],
+    ["quarantine", "release", "some-id"],
+    ["quarantine", "discard", "some-id"],
     ["task", "enqueue", "shop.add"],
 ]
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import pwd
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -12,7 +13,6 @@ import pytest
 from tests.cli.by_hand import Command, HandWorker, failed_task, send
 
 from everbeat import Everbeat, TaskInfo
-from everbeat.model.event import OUTCOME_REFUSED, Event
 from everbeat.model.state import TaskStatus
 from everbeat.store.interface import Store
 
@@ -80,8 +80,9 @@ def test_markup_and_control_characters_are_shown_and_do_nothing(
 
 def test_show_tells_the_story_of_a_task(everbeat: Command, store: Store, hand: HandWorker, url: str) -> None:
     task_id = send(store, max_attempts=3)
-    hand.quarantine(hand.claim())
-    store.announce([Event(name=OUTCOME_REFUSED, task_id=task_id, worker_id="zombie", facts={"fence": 1})])
+    claim = hand.claim()
+    hand.quarantine(claim)
+    hand.complete(claim)
 
     shown = everbeat("task", "show", task_id, "--db", url).out
     said = everbeat("task", "show", task_id, "--json", "--db", url).json
@@ -89,9 +90,9 @@ def test_show_tells_the_story_of_a_task(everbeat: Command, store: Store, hand: H
     assert "FAILED (quarantined)" in shown
     assert "process 4711 killed by SIGSEGV" in shown
     assert "system/recovery" in shown
-    assert "outcome.refused" in shown
+    assert "outcomes that came too late" in shown
     assert said["crash_count"] == 3
-    assert [late["worker_id"] for late in said["late_outcomes"]] == ["zombie"]
+    assert [(late["worker_id"], late["has_result"]) for late in said["late_outcomes"]] == [("hand", True)]
 
 
 def test_a_pending_task_says_what_it_waits_for(everbeat: Command, store: Store, url: str) -> None:
@@ -215,7 +216,7 @@ def test_a_failed_task_runs_again_by_id(everbeat: Command, store: Store, hand: H
     task = store.get(task_id)
     assert task is not None
     assert task.status is TaskStatus.PENDING
-    assert task.history[-1].actor == "user/cli"
+    assert task.history[-1].actor == f"cli/{pwd.getpwuid(os.getuid()).pw_name}"
 
 
 def test_ids_that_can_not_run_again_are_named_and_the_others_do(

@@ -11,6 +11,7 @@ from tests.words import (
     VirtualClock,
     a_task,
     abandoned,
+    carry_out,
     claim,
     claim_one,
     completed,
@@ -27,6 +28,7 @@ from tests.words import (
 
 from everbeat.errors import TaskNotFound
 from everbeat.model.event import Event
+from everbeat.model.order import Order
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Finished
 from everbeat.store.interface import Store, TaskFilter
@@ -77,7 +79,7 @@ def test_another_run_begins_with_fresh_counters_and_a_new_attempt_number(store: 
     enqueue(store, id="a", max_attempts=3)
     recover(store, claim_one(store), abandoned(crashes=1, losses=1, dispatches=1, quarantined=True))
 
-    assert store.revive(["a", "nobody"], actor="user/ann") == ["a"]
+    assert carry_out(store, Order.RETRY, "a", "nobody") == ["a"]
 
     again = claim_one(store)
     assert (again.attempt, again.free_attempts) == (2, 1)
@@ -90,14 +92,14 @@ def test_a_completed_task_is_not_run_again(store: Store) -> None:
     enqueue(store, id="a")
     settle(store, claim_one(store), completed())
 
-    assert store.revive(["a"], actor="me") == []
+    assert carry_out(store, Order.RETRY, "a") == []
 
 
 def test_the_late_result_of_a_run_before_the_revival_is_refused(store: Store) -> None:
     enqueue(store, id="a")
     taken = claim_one(store)
     recover(store, taken, abandoned())
-    store.revive(["a"], actor="me")
+    carry_out(store, Order.RETRY, "a")
 
     settle(store, taken, completed())
 

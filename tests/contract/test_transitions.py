@@ -11,6 +11,7 @@ import pytest
 from tests.words import (
     abandoned,
     an_error,
+    carry_out,
     completed,
     enqueue,
     facts_of,
@@ -26,13 +27,14 @@ from tests.words import (
 )
 
 from everbeat.decide.room import Room
+from everbeat.model.order import Order
 from everbeat.model.recovery import Verdict
 from everbeat.model.state import REVOKES, TRANSITIONS, Change, TaskStatus, sources, target
 from everbeat.model.task import Claim
 from everbeat.store.interface import Flush, Store
 
 ROOT = Path(__file__).parents[2]
-WITHOUT_A_VERB = {Change.EXPIRE, Change.ACCEPT}
+WITHOUT_A_VERB = {Change.EXPIRE}
 OUT_OF_REACH = {TaskStatus.EXPIRED}
 FACTS = ("status", "fence", "attempt", "crash_count", "lost_count", "worker_id", "run_at", "finished_at", "quarantined")
 
@@ -94,7 +96,13 @@ def do(store: Store, change: Change, state: TaskStatus, claim: Claim) -> None:
         Change.CANCEL: lambda: (
             settle(store, claim, cancelled()) if state.is_owned else store.cancel("task-1", actor="me")
         ),
-        Change.REVIVE: lambda: store.revive(["task-1"], actor="me"),
+        Change.REVIVE: lambda: carry_out(store, Order.RETRY, "task-1"),
+        Change.REQUEUE: lambda: carry_out(store, Order.REQUEUE, "task-1"),
+        Change.GIVE_UP: lambda: carry_out(store, Order.FAIL, "task-1"),
+        Change.ACCEPT: lambda: (
+            settle(store, old, completed(), outcome=succeeded()),
+            store.accept("task-1", actor="me"),
+        ),
     }
     verbs[change]()
 

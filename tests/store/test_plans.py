@@ -51,9 +51,15 @@ PLANS = {
     looking.EVENTS.format(more=" AND task_id = ?"): [
         "SEARCH everbeat_events USING INDEX everbeat_events_task (task_id=? AND rowid>?)"
     ],
+    looking.LATE: ["SEARCH everbeat_late_outcomes USING INDEX everbeat_late_outcomes_task (task_id=?)"],
+    owning.REQUEUED: ["SEARCH everbeat_history USING INDEX everbeat_history_task (task_id=?)"],
     commanding.FIND: [BY_ID],
-    commanding.CANCEL: [BY_SEQ],
-    commanding.REVIVE: [BY_SEQ],
+    commanding.NEWEST_RESULT: ["SEARCH everbeat_late_outcomes USING INDEX everbeat_late_outcomes_task (task_id=?)"],
+    commanding.ACCEPT: [BY_SEQ],
+    **{
+        statement.format(seqs="?, ?"): [BY_SEQ]
+        for statement in (commanding.CANCEL, commanding.REVIVE, commanding.REQUEUE, commanding.GIVE_UP)
+    },
 }
 
 LOTS = 20_000

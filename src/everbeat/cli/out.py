@@ -3,12 +3,15 @@
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import typer
 
 from everbeat.report.text import Column, clean, plain, table
+
+WORTH_A_BAR = 1000
 
 
 def say(text: str) -> None:
@@ -31,6 +34,21 @@ def data_line(value: Any) -> None:
 
 def rows(columns: Sequence[Column], cells: Sequence[Sequence[object]], *, empty: str) -> None:
     typer.echo(table(columns, cells, width=_width()) if cells else empty)
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr for work that takes a while, if a person watches; call what it gives with each step."""
+    if total < WORTH_A_BAR or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True, markup=False, emoji=False), transient=True) as shown:
+        bar = shown.add_task(what, total=total)
+        yield lambda steps: shown.advance(bar, steps)
 
 
 def _width() -> int | None:

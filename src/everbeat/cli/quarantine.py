@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from everbeat.cli import out, which
+from everbeat.cli import orders, out, which
 from everbeat.cli.task import full
+from everbeat.model.order import Order
 from everbeat.report.text import Column, ago
 from everbeat.store.interface import TaskFilter
 
@@ -16,10 +17,6 @@ COLUMNS = [Column("ID"), Column("NAME", wraps=True), Column("QUEUE", wraps=True)
            Column("WHEN"), Column("WHY", wraps=True)]  # fmt: skip
 
 
-@app.callback()
-def _quarantine() -> None: ...
-
-
 @app.command("list")
 def list_(
     limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 50,
@@ -27,7 +24,10 @@ def list_(
     app: which.App = None,
     as_json: which.AsJson = False,
 ) -> None:
-    """List tasks that FAILED because their own process died too often. `task retry ID` lets one run again."""
+    """List tasks that FAILED because their own process died too often.
+
+    `quarantine release ID` lets one run again, `quarantine discard ID` leaves it FAILED.
+    """
     with which.existing_store(db, app) as store:
         found = store.tasks(TaskFilter(quarantined=True, limit=limit))
         if as_json:
@@ -39,3 +39,7 @@ def list_(
             [[t.id, t.name, t.queue, t.crash_count, ago(t.finished_at, now), t.error_message] for t in found],
             empty="The quarantine is empty.",
         )
+
+
+for order in (Order.RELEASE, Order.DISCARD):
+    orders.add(app, order)

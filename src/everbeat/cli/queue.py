@@ -7,14 +7,13 @@ from datetime import UTC, datetime
 import typer
 
 from everbeat.cli import out, which
+from everbeat.model.order import Order
 from everbeat.model.state import TaskStatus
 from everbeat.model.worker import WorkerStatus
 from everbeat.report.text import Column, ago, clean, counted
 from everbeat.store.interface import QueueCount, Store, TaskFilter
 
 app = typer.Typer(help="Queues.", no_args_is_help=True, rich_markup_mode=None)
-
-MANY = 10_000
 
 
 @app.callback()
@@ -49,7 +48,7 @@ def status(db: which.Db = None, app: which.App = None, as_json: which.AsJson = F
             store=store.location,
             queues=queues,
             workers={str(status): found.count(status) for status in WorkerStatus},
-            quarantined=len(store.tasks(TaskFilter(quarantined=True, limit=MANY))),
+            quarantined=store.count_for(Order.DISCARD, TaskFilter()),
             blocked_by=_blocked_by(store),
         )
     if as_json:

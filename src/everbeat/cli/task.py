@@ -1,45 +1,27 @@
-"""`everbeat task`: look at tasks, send one, let finished ones run again."""
+"""`everbeat task`: look at tasks, send one, and give orders about them."""
 
 import json
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
-from everbeat.cli import application, given, out, which
-from everbeat.cli.ends import FAILED, USAGE, Refused
+from everbeat.cli import application, filters, given, orders, out, which
+from everbeat.cli.ends import Refused
+from everbeat.cli.person import actor
 from everbeat.errors import TaskNotFound
 from everbeat.ids import new_id
-from everbeat.model.event import OUTCOME_ADOPTED, OUTCOME_REFUSED
+from everbeat.model.order import Order
 from everbeat.model.state import Change, TaskStatus, sources
-from everbeat.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewTask, TaskInfo
-from everbeat.report.text import Column, ago, counted, event_line, fields, plain, stamp
-from everbeat.store.interface import Store, TaskFilter
+from everbeat.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, LateOutcome, NewTask, TaskInfo
+from everbeat.report.text import Column, ago, fields, plain, stamp
+from everbeat.store.interface import Store
 from everbeat.task import SendOptions
 
-app = typer.Typer(help="Look at tasks, send them, run them again.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Look at tasks, send them, give orders about them.", no_args_is_help=True, rich_markup_mode=None)
 
-ACTOR = "user/cli"
-REVIVABLE = sources(Change.REVIVE)
 MOST_AT_ONCE = 100_000
-BATCH = 500
-"""Tasks per transaction of a bulk change: live work goes on in between."""
-
-Statuses = Annotated[
-    list[TaskStatus] | None, typer.Option("--status", case_sensitive=False, help="Only these; may be repeated.")
-]
-Names = Annotated[list[str] | None, typer.Option("--name", help="Only tasks with this name; may be repeated.")]
-Queues = Annotated[list[str] | None, typer.Option("--queue", help="Only tasks of this queue; may be repeated.")]
-Codes = Annotated[
-    list[str] | None,
-    typer.Option("--error-code", help="Only tasks with this code, such as WORKER_CRASHED; may be repeated."),
-]
-Since = Annotated[
-    datetime | None,
-    typer.Option("--since", parser=given.moment, metavar="TIME", help="Created later than: 10m, 2h, or an ISO time."),
-]
 
 COLUMNS = [Column("ID"), Column("STATUS"), Column("NAME", wraps=True), Column("QUEUE", wraps=True), Column("ATTEMPT"),
            Column("CREATED"), Column("WORKER", wraps=True), Column("NOTE", wraps=True)]  # fmt: skip
@@ -50,18 +32,19 @@ COLUMNS = [Column("ID"), Column("STATUS"), Column("NAME", wraps=True), Column("Q
 
 @app.command("list")
 def list_(
-    status: Statuses = None,
-    name: Names = None,
-    queue: Queues = None,
-    error_code: Codes = None,
-    since: Since = None,
+    status: filters.Statuses = None,
+    name: filters.Names = None,
+    queue: filters.Queues = None,
+    error_code: filters.Codes = None,
+    since: filters.Since = None,
+    older_than: filters.OlderThan = None,
     limit: Annotated[int, typer.Option(min=1, max=MOST_AT_ONCE, help="At most so many, newest first.")] = 50,
     db: which.Db = None,
     app: which.App = None,
     as_json: which.AsJson = False,
 ) -> None:
     """List tasks, newest first."""
-    wanted = _filter(status, name, queue, error_code, since, limit)
+    wanted = filters.task_filter(status, name, queue, error_code, since, older_than, limit=limit)
     with which.existing_store(db, app) as store:
         found = store.tasks(wanted)
         if as_json:
@@ -85,7 +68,7 @@ def show(
         task = store.get(task_id)
         if task is None:
             raise TaskNotFound(task_id, where=store.location)
-        late = [e for e in store.events(task_id=task_id) if e.name in (OUTCOME_REFUSED, OUTCOME_ADOPTED)]
+        late = store.late_outcomes(task_id)
     if as_json:
         out.data(plain(task) | {"late_outcomes": plain(late)})
         return
@@ -97,8 +80,26 @@ def show(
         out.say("\nhistory")
         _show_history(task)
     if late:
-        out.say("\noutcomes that came too late")
-        out.say("\n".join(map(event_line, late)))
+        out.say("\noutcomes that came too late and were refused (everbeat task accept ID takes a result)")
+        _show_late(late)
+
+
+@app.command()
+def history(
+    task_id: Annotated[str, typer.Argument(metavar="ID")],
+    db: which.Db = None,
+    app: which.App = None,
+    as_json: which.AsJson = False,
+) -> None:
+    """Show who changed a task, when and why. A run without trouble leaves no entry."""
+    with which.existing_store(db, app) as store:
+        task = store.get(task_id)
+        if task is None:
+            raise TaskNotFound(task_id, where=store.location)
+    if as_json:
+        out.data({"id": task.id, "status": task.status, "history": task.history, "attempts": task.attempts})
+    else:
+        _show_history(task)
 
 
 def full(store: Store, found: Sequence[TaskInfo]) -> list[TaskInfo]:
@@ -149,26 +150,18 @@ def _show_history(task: TaskInfo) -> None:
         [Column("AT"), Column("ACTOR", wraps=True), Column("CHANGE"), Column("FROM"), Column("TO"),
          Column("REASON", wraps=True)],
         [[stamp(h.at), h.actor, h.change, h.old_status, h.new_status, h.reason] for h in task.history],
-        empty="",
+        empty="Nothing but its own runs has changed this task.",
     )  # fmt: skip
 
 
-def _filter(
-    status: list[TaskStatus] | None,
-    name: list[str] | None,
-    queue: list[str] | None,
-    error_code: list[str] | None,
-    since: datetime | None,
-    limit: int,
-) -> TaskFilter:
-    return TaskFilter(
-        statuses=tuple(status or ()),
-        names=tuple(name or ()),
-        queues=tuple(queue or ()),
-        error_codes=tuple(error_code or ()),
-        since=since,
-        limit=limit,
-    )
+def _show_late(late: Sequence[LateOutcome]) -> None:
+    out.rows(
+        [Column("AT"), Column("ATTEMPT", right=True), Column("FENCE", right=True), Column("WORKER", wraps=True),
+         Column("FOUND"), Column("OUTCOME", wraps=True)],
+        [[stamp(o.at), o.attempt, o.fence, o.worker_id, f"{o.found_status} (fence {o.found_fence})",
+          "a result" if o.has_result else f"{o.error_code or 'erased'}: {o.error_message or ''}"] for o in late],
+        empty="",
+    )  # fmt: skip
 
 
 # -- sending ----------------------------------------------------------------------------------------------------------
@@ -233,75 +226,34 @@ def _store_by_name(name: str, call: list[Any] | dict[str, Any], options: SendOpt
     return {"id": task.id, "name": task.name, "queue": task.queue}
 
 
-# -- another run ------------------------------------------------------------------------------------------------------
+# -- orders -----------------------------------------------------------------------------------------------------------
+
+for order in (Order.RETRY, Order.CANCEL, Order.PURGE, Order.REQUEUE, Order.FAIL, Order.ERASE):
+    orders.add(app, order)
 
 
 @app.command()
-def retry(
-    task_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...")] = None,
-    status: Statuses = None,
-    name: Names = None,
-    queue: Queues = None,
-    error_code: Codes = None,
-    since: Since = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+def accept(
+    task_id: Annotated[str, typer.Argument(metavar="ID")],
     db: which.Db = None,
     app: which.App = None,
     as_json: which.AsJson = False,
 ) -> None:
-    """Let tasks that FAILED, were CANCELLED or EXPIRED run again, with fresh counters: by ids, or by filters."""
-    filters = (status, name, queue, error_code, since)
-    if bool(task_ids) == any(filters):
-        raise typer.BadParameter("give either ids or filters (--status --name --queue --error-code --since)")
-    if unfit := set(status or ()).difference(REVIVABLE):
-        raise typer.BadParameter(f"{', '.join(sorted(unfit))} can not be retried, only {', '.join(REVIVABLE)}")
+    """Take the result that came too late: the task is COMPLETED with it, and not run again.
+
+    `task show ID` lists what came too late. Of several results the newest is taken.
+    """
     with which.existing_store(db, app) as store:
-        if task_ids:
-            fit, problems = _judged(store, task_ids)
-        else:
-            fit, problems = _matching(store, _filter(status or list(REVIVABLE), *filters[1:], MOST_AT_ONCE)), []
-            if not dry_run:
-                _ask(len(fit), yes=yes)
-        revived = fit if dry_run else _revived(store, fit)
-    for problem in problems:
-        out.complain(problem)
-    if as_json:
-        out.data({"dry_run": dry_run, "retried": revived, "refused": problems})
-    else:
-        out.say(f"{counted(len(revived), 'task')} {'would run' if dry_run else 'will run'} again")
-    if problems:
-        raise typer.Exit(FAILED)
+        if not store.accept(task_id, actor=actor()):
+            raise Refused(_why_not_accepted(store, task_id))
+    out.data({"id": task_id, "status": TaskStatus.COMPLETED}) if as_json else out.say(f"task {task_id} is COMPLETED")
 
 
-def _judged(store: Store, task_ids: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The ids that can be retried, and what is wrong with the others."""
-    fit: list[str] = []
-    problems: list[str] = []
-    for task_id in dict.fromkeys(task_ids):
-        task = store.get(task_id, full=False)
-        if task is None:
-            problems.append(str(TaskNotFound(task_id, where=store.location)))
-        elif task.status not in REVIVABLE:
-            problems.append(f"task {task_id} is {task.status}; only {', '.join(REVIVABLE)} can be retried")
-        else:
-            fit.append(task_id)
-    return fit, problems
-
-
-def _matching(store: Store, wanted: TaskFilter) -> list[str]:
-    return [task.id for task in store.tasks(wanted)]
-
-
-def _ask(count: int, *, yes: bool) -> None:
-    if yes or not count:
-        return
-    if not sys.stdin.isatty():
-        raise Refused(f"{counted(count, 'task')} would run again; add --yes to do it, --dry-run to look", code=USAGE)
-    if not typer.confirm(f"Run {counted(count, 'task')} again?", err=True):
-        raise Refused("nothing was changed")
-
-
-def _revived(store: Store, task_ids: Sequence[str]) -> list[str]:
-    starts = range(0, len(task_ids), BATCH)
-    return [done for start in starts for done in store.revive(task_ids[start : start + BATCH], actor=ACTOR)]
+def _why_not_accepted(store: Store, task_id: str) -> str:
+    task = store.get(task_id, full=False)
+    if task is None:
+        return str(TaskNotFound(task_id, where=store.location))
+    if not any(late.has_result for late in store.late_outcomes(task_id)):
+        return f"task {task_id} has no result that came too late (everbeat task show {task_id})"
+    fit = ", ".join(sources(Change.ACCEPT))
+    return f"task {task_id} is {task.status}; a late result can be accepted for {fit} only"

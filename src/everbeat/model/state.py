@@ -4,6 +4,7 @@
 schema its CHECK, the contract tests their cases and the documentation its diagram.
 
 Terminal is terminal for automation: only `REVIVE` and `ACCEPT`, both asked for by a person, leave a terminal state.
+`REQUEUE` and `GIVE_UP` are a person's too: they take a task from its owner, who may be alive and running it.
 """
 
 from collections.abc import Mapping
@@ -52,6 +53,8 @@ class Change(StrEnum):
     ADOPT = "adopt"  # a revoked owner's result arrived before anyone claimed the task again
     REVIVE = "revive"  # a person asks for another run of a finished task
     ACCEPT = "accept"  # a person takes a result that came too late
+    REQUEUE = "requeue"  # a person takes it from its owner: it runs again, whatever becomes of the present run
+    GIVE_UP = "give_up"  # a person fails it, wherever it is
 
 
 _P, _C, _R = TaskStatus.PENDING, TaskStatus.CLAIMED, TaskStatus.RUNNING
@@ -78,14 +81,20 @@ TRANSITIONS: Mapping[tuple[TaskStatus, Change], TaskStatus] = MappingProxyType(
         (TaskStatus.FAILED, Change.REVIVE): _P,
         (TaskStatus.CANCELLED, Change.REVIVE): _P,
         (TaskStatus.EXPIRED, Change.REVIVE): _P,
+        (_P, Change.ACCEPT): TaskStatus.COMPLETED,
         (TaskStatus.FAILED, Change.ACCEPT): TaskStatus.COMPLETED,
         (TaskStatus.CANCELLED, Change.ACCEPT): TaskStatus.COMPLETED,
+        (_C, Change.REQUEUE): _P,
+        (_R, Change.REQUEUE): _P,
+        (_P, Change.GIVE_UP): TaskStatus.FAILED,
+        (_C, Change.GIVE_UP): TaskStatus.FAILED,
+        (_R, Change.GIVE_UP): TaskStatus.FAILED,
     }
 )
 
 REVOKES = frozenset(
     {Change.RETRY, Change.HAND_BACK, Change.RECOVER, Change.ABANDON, Change.CANCEL, Change.EXPIRE, Change.ADOPT,
-     Change.REVIVE, Change.ACCEPT}
+     Change.REVIVE, Change.ACCEPT, Change.REQUEUE, Change.GIVE_UP}
 )  # fmt: skip
 """Changes after which a former owner's fence must no longer match (PROTOCOL 1). With claims, these bump the fence."""
 

@@ -156,6 +156,22 @@ class HistoryEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LateOutcome:
+    """An outcome that was refused because its ownership had ended. `task accept` takes a result."""
+
+    at: datetime
+    attempt: int
+    fence: int
+    worker_id: str
+    found_status: str
+    """Of the task, when the outcome arrived."""
+    found_fence: int
+    has_result: bool
+    error_code: str | None
+    error_message: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInfo:
     """A task as people see it."""
 

@@ -6,7 +6,7 @@ been superseded changes nothing and is told so. Ages are measured by the store's
 A store raises `StoreUnavailable` when it can not be reached or written; nothing was changed then.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -14,9 +14,10 @@ from typing import Protocol
 
 from everbeat.decide.room import Room
 from everbeat.model.event import Event, EventInfo
+from everbeat.model.order import Order
 from everbeat.model.recovery import Orphan, RecoveryReport, Settlement, Verdict
 from everbeat.model.state import TaskStatus
-from everbeat.model.task import Claim, Enqueued, Finished, NewTask, Outcome, TaskInfo
+from everbeat.model.task import Claim, Enqueued, Finished, LateOutcome, NewTask, Outcome, TaskInfo
 from everbeat.model.worker import NewWorker, WorkerInfo
 
 
@@ -96,11 +97,15 @@ class StaleTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilter:
+    ids: Collection[str] = ()
     statuses: Collection[TaskStatus] = ()
     names: Collection[str] = ()
     queues: Collection[str] = ()
     error_codes: Collection[str] = ()
     since: datetime | None = None
+    """Created at or after."""
+    older_than: datetime | None = None
+    """Ended before; of those that have not ended, created before."""
     quarantined: bool | None = None
     limit: int = 50
 
@@ -194,12 +199,23 @@ class Store(Protocol):
     def cancel(self, task_id: str, *, actor: str) -> bool:
         """Cancel a task whose code has not begun."""
 
-    def revive(self, task_ids: Sequence[str], *, actor: str) -> list[str]:
-        """Another run for finished tasks, with fresh counters; the ids that were changed."""
+    def carry_out(self, order: Order, wanted: TaskFilter, *, actor: str, reason: str | None = None,
+                  dry_run: bool = False) -> Iterator[list[str]]:  # fmt: skip
+        """Do it to every task that was asked for and that it fits, in batches of short transactions; the ids of each
+        batch. `dry_run`: only those that it fits now."""
+
+    def count_for(self, order: Order, wanted: TaskFilter) -> int:
+        """How many tasks were asked for that the order fits."""
+
+    def accept(self, task_id: str, *, actor: str) -> bool:
+        """Make a result that came too late the task's result (PROTOCOL 29). False: none is there, or the task runs or
+        has completed."""
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
     def get(self, task_id: str, *, full: bool = True) -> TaskInfo | None: ...
+
+    def late_outcomes(self, task_id: str) -> list[LateOutcome]: ...
 
     def finished(self, task_id: str) -> Finished | None:
         """The end of a task; None while it is not terminal. Raises TaskNotFound."""

@@ -113,12 +113,16 @@ class Database:
     # -- transactions -----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def write(self, point: str | None = None) -> Iterator[SQLiteTransaction]:
-        """A transaction: committed at the end of the block, rolled back if it raises. `point` names crash points."""
+    def write(self, point: str | None = None, *, wipe: bool = False) -> Iterator[SQLiteTransaction]:
+        """A transaction: committed at the end of the block, rolled back if it raises. `point` names crash points.
+        `wipe`: what it deletes or blanks is overwritten in the file, now and by every later write of this connection.
+        """
         with self._writing:
             writer = self._take_writer()
             try:
                 self._is_writing = True
+                if wipe:
+                    writer.execute("PRAGMA secure_delete=ON").fetchone()
                 self._begin(writer)
                 yield SQLiteTransaction(writer, self.clock)
                 if point:

@@ -4,16 +4,17 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
 from everbeat.clock import Clock, SystemClock
 from everbeat.errors import StoreUnavailable, TaskNotFound
 from everbeat.model.event import Event, EventInfo
+from everbeat.model.order import Order
 from everbeat.model.recovery import Adopted, Orphan, RecoveryReport, Settled, Settlement, Verdict
 from everbeat.model.state import TaskStatus, target
-from everbeat.model.task import Claim, Enqueued, Finished, NewTask, TaskInfo
+from everbeat.model.task import Claim, Enqueued, Finished, LateOutcome, NewTask, TaskInfo
 from everbeat.model.worker import NewWorker, WorkerInfo
 from everbeat.store.interface import Beat, Flush, Flushed, Held, QueueCount, StaleTask, TaskFilter
 from everbeat.store.sqlite import migrate, side
@@ -190,24 +191,49 @@ class SQLiteStore:
     # -- by a person ------------------------------------------------------------------------------------------------
 
     def cancel(self, task_id: str, *, actor: str) -> bool:
-        with self.database.write() as tx:
-            cancelled = commanding.cancel(tx, task_id, actor=actor)
-        if cancelled:
-            self._ring_waiters([task_id])
-        return cancelled
+        return any(self.carry_out(Order.CANCEL, TaskFilter(ids=[task_id]), actor=actor))
 
-    def revive(self, task_ids: Sequence[str], *, actor: str) -> list[str]:
+    def carry_out(self, order: Order, wanted: TaskFilter, *, actor: str, reason: str | None = None,
+                  dry_run: bool = False) -> Iterator[list[str]]:  # fmt: skip
+        after = 0
+        while found := self._fit(order, wanted, after):
+            after = found[-1][0]
+            yield [task_id for _, task_id in found] if dry_run else self._batch(order, wanted, found, actor, reason)
+        if order is Order.ERASE and after and not dry_run:
+            self.database.checkpoint("TRUNCATE")  # the log holds what was erased
+
+    def _fit(self, order: Order, wanted: TaskFilter, after: int) -> list[tuple[int, str]]:
+        with self.database.read() as tx:
+            return commanding.fit(tx, order, wanted, after=after)
+
+    def _batch(self, order: Order, wanted: TaskFilter, found: Sequence[tuple[int, str]], actor: str,
+               reason: str | None) -> list[str]:  # fmt: skip
+        with self.database.write(wipe=order is Order.ERASE) as tx:
+            done = commanding.carry_out(tx, order, wanted, [seq for seq, _ in found], actor=actor, reason=reason)
+        if order.change is not None and done:
+            self._ring_waiters(done) if target(order.change).is_terminal else self._ring_workers(None)
+        return done
+
+    def count_for(self, order: Order, wanted: TaskFilter) -> int:
+        with self.database.read() as tx:
+            return commanding.count(tx, order, wanted)
+
+    def accept(self, task_id: str, *, actor: str) -> bool:
         with self.database.write() as tx:
-            revived = [task_id for task_id in task_ids if commanding.revive(tx, task_id, actor=actor)]
-        if revived:
-            self._ring_workers(None)
-        return revived
+            accepted = commanding.accept(tx, task_id, actor=actor)
+        if accepted:
+            self._ring_waiters([task_id])
+        return accepted
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
     def get(self, task_id: str, *, full: bool = True) -> TaskInfo | None:
         with self.database.read(steady=full) as tx:
             return looking.get(tx, task_id, full=full)
+
+    def late_outcomes(self, task_id: str) -> list[LateOutcome]:
+        with self.database.read() as tx:
+            return looking.late_outcomes(tx, task_id)
 
     def finished(self, task_id: str) -> Finished | None:
         with self.database.read() as tx:

@@ -1,16 +1,36 @@
-"""What a person asks for: cancel, another run. Named changes of the transition table, always in the history."""
+"""What a person asks for, about many tasks at once: one statement for their change, one for their history.
 
+Named changes of the transition table, each with its actor in the history, and each raises the fence (PROTOCOL 1): an
+owner that is alive can neither start nor settle the task any more. Batches are found by a read and written by short
+transactions that test again what was asked for, so a million tasks hold up nobody.
+
+A late outcome is taken by `accept` only, one task at a time: somebody has looked at it (PROTOCOL 29).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from everbeat.model import event
+from everbeat.model.event import Event
+from everbeat.model.order import FAILED_BY_HAND, REQUEUED_BY_HAND, Order
 from everbeat.model.state import Change, TaskStatus, sources, target
+from everbeat.store.interface import TaskFilter
 from everbeat.store.transaction import Transaction
-from everbeat.store.verbs.records import Records
+from everbeat.store.verbs.looking import conditions
+from everbeat.store.verbs.records import Records, add_events, text
 
-FIND = "SELECT seq, status, attempt, fence, worker_id FROM everbeat_tasks WHERE id = ?"
+BATCH = 500
 
-# Primary key. The fence grows, so an owner that has claimed the task can not start it any more.
+FIT = "SELECT seq, id FROM everbeat_tasks WHERE {fit} AND seq > ? ORDER BY seq LIMIT ?"
+STILL_FIT = "SELECT seq, id FROM everbeat_tasks WHERE seq IN ({seqs}) AND {fit}"
+COUNT = "SELECT count(*) FROM everbeat_tasks WHERE {fit}"
+
+# Primary key, all of them. A worker that claimed the task has an older fence now and can not start or settle it.
 CANCEL = """
 UPDATE everbeat_tasks
    SET status = 'CANCELLED', fence = fence + 1, finished_at = ?, due_at = NULL, waiting_for = NULL
- WHERE seq = ? AND fence = ? AND status = ?"""
+ WHERE seq IN ({seqs})"""
 
 # Fresh counters: attempt keeps growing because it names runs, so the earlier ones become unbilled.
 REVIVE = """
@@ -18,32 +38,164 @@ UPDATE everbeat_tasks
    SET status = 'PENDING', fence = fence + 1, worker_id = NULL, free_attempts = attempt, crash_count = 0,
        lost_count = 0, dispatch_count = 0, solo = max(solo, quarantined), quarantined = 0, due_at = NULL, run_at = ?,
        started_at = NULL, finished_at = NULL, waiting_for = NULL, error_code = NULL, error_message = NULL, error = NULL
+ WHERE seq IN ({seqs})"""
+
+# The run that is taken away is not billed: who asks for another one must get it.
+REQUEUE = """
+UPDATE everbeat_tasks
+   SET fence = fence + 1, worker_id = NULL, due_at = NULL, run_at = ?,
+       free_attempts = free_attempts + (status = 'RUNNING'), status = 'PENDING'
+ WHERE seq IN ({seqs})"""
+
+GIVE_UP = """
+UPDATE everbeat_tasks
+   SET status = 'FAILED', fence = fence + 1, finished_at = ?, due_at = NULL, waiting_for = NULL,
+       error_code = ?, error_message = ?, error = NULL
+ WHERE seq IN ({seqs})"""
+
+DISCARD = "UPDATE everbeat_tasks SET quarantined = 0 WHERE seq IN ({seqs})"
+
+# No arguments are ever stored as no bytes at all: that is how an erased task is known.
+ERASE = (
+    "UPDATE everbeat_tasks SET args = x'', result = NULL, error_message = NULL, error = NULL WHERE seq IN ({seqs})",
+    "UPDATE everbeat_attempts SET error_message = NULL, error = NULL WHERE task_id IN ({ids})",
+    "UPDATE everbeat_late_outcomes SET result = NULL, error_message = NULL WHERE task_id IN ({ids})",
+)
+
+PURGE = (
+    "DELETE FROM everbeat_attempts WHERE task_id IN ({ids})",
+    "DELETE FROM everbeat_history WHERE task_id IN ({ids})",
+    "DELETE FROM everbeat_late_outcomes WHERE task_id IN ({ids})",
+    "DELETE FROM everbeat_heartbeats WHERE task_id IN ({ids})",
+    "DELETE FROM everbeat_tasks WHERE seq IN ({seqs})",
+)
+
+ADD_HISTORY = """
+INSERT INTO everbeat_history (task_id, at, actor, change, old_status, new_status, reason, attempt, fence, worker_id)
+SELECT id, ?, ?, ?, status, coalesce(?, status), ?, attempt, fence, worker_id
+  FROM everbeat_tasks WHERE seq IN ({seqs})"""
+
+# A run that is taken from its owner ends without a result, like any other in this table.
+ADD_ATTEMPTS = """
+INSERT INTO everbeat_attempts (task_id, attempt, fence, outcome, will_retry, billed, started_at, finished_at,
+                               error_code, error_message, worker_id, hostname)
+SELECT t.id, t.attempt, t.fence, ?, ?, ?, t.started_at, ?, ?, ?, t.worker_id, w.hostname
+  FROM everbeat_tasks t LEFT JOIN everbeat_workers w ON w.id = t.worker_id
+ WHERE t.seq IN ({seqs}) AND t.status = 'RUNNING'"""
+
+FIND = "SELECT seq, status, attempt, fence FROM everbeat_tasks WHERE id = ?"
+
+# everbeat_late_outcomes_task
+NEWEST_RESULT = """
+SELECT fence, worker_id, result FROM everbeat_late_outcomes
+ WHERE task_id = ? AND result IS NOT NULL ORDER BY id DESC LIMIT 1"""
+
+ACCEPT = """
+UPDATE everbeat_tasks
+   SET status = 'COMPLETED', fence = fence + 1, result = ?, finished_at = ?, worker_id = ?, due_at = NULL,
+       waiting_for = NULL, quarantined = 0, error_code = NULL, error_message = NULL, error = NULL
  WHERE seq = ? AND fence = ? AND status = ?"""
 
-UNBEGUN = (TaskStatus.PENDING, TaskStatus.CLAIMED)
+REASONS = {
+    Order.CANCEL: "cancelled",
+    Order.RETRY: "another run was asked for",
+    Order.RELEASE: "released from the quarantine",
+    Order.DISCARD: "taken out of the quarantine without another run",
+    Order.REQUEUE: "taken from its owner to run again",
+    Order.FAIL: "failed by a person",
+    Order.ERASE: "arguments, result and errors were erased",
+}
 
 
-def cancel(tx: Transaction, task_id: str, *, actor: str) -> bool:
-    """Cancel a task whose code has not begun. False: it runs or has ended."""
-    return _change(tx, task_id, Change.CANCEL, CANCEL, UNBEGUN, actor=actor, reason="cancelled")
+def fit(tx: Transaction, order: Order, wanted: TaskFilter, *, after: int) -> list[tuple[int, str]]:
+    """The next tasks that the order fits, in the order of seq."""
+    where, values = _fit(order, wanted)
+    return [(seq, task_id) for seq, task_id in tx.rows(FIT.format(fit=where), [*values, after, BATCH])]
 
 
-def revive(tx: Transaction, task_id: str, *, actor: str) -> bool:
-    allowed = sources(Change.REVIVE)
-    return _change(tx, task_id, Change.REVIVE, REVIVE, allowed, actor=actor, reason="another run was asked for")
+def count(tx: Transaction, order: Order, wanted: TaskFilter) -> int:
+    where, values = _fit(order, wanted)
+    row = tx.one(COUNT.format(fit=where), values)
+    return row[0] if row else 0
 
 
-def _change(tx: Transaction, task_id: str, change: Change, statement: str, allowed: tuple[TaskStatus, ...], *,
-            actor: str, reason: str) -> bool:  # fmt: skip
-    found = tx.one(FIND, (task_id,))
-    if found is None or found[1] not in allowed:
+def carry_out(
+    tx: Transaction, order: Order, wanted: TaskFilter, seqs: Sequence[int], *, actor: str, reason: str | None = None
+) -> list[str]:
+    """Do it to those of them that it still fits; their ids."""
+    where, values = _fit(order, wanted)
+    found = tx.all(STILL_FIT.format(seqs=_marks(seqs), fit=where), [*seqs, *values])
+    if not found:
+        return []
+    these, ids = [seq for seq, _ in found], [task_id for _, task_id in found]
+    if order is Order.PURGE:
+        add_events(tx, [Event(name=event.TASKS_PURGED, facts={"tasks": len(ids), "actor": actor})])
+    else:
+        _record(tx, order, these, actor=actor, reason=text(reason) or REASONS[order])
+    for statement, before in _statements(tx, order, reason):
+        of = ids if "{ids}" in statement else these
+        tx.run(statement.format(ids=_marks(of), seqs=_marks(of)), [*before, *of])
+    return ids
+
+
+def accept(tx: Transaction, task_id: str, *, actor: str) -> bool:
+    """Make the newest result that came too late the task's result. False: there is none, or the task is owned or has a
+    result."""
+    task, late = tx.one(FIND, (task_id,)), tx.one(NEWEST_RESULT, (task_id,))
+    if task is None or late is None or task[1] not in sources(Change.ACCEPT):
         return False
-    seq, status, attempt, fence, worker_id = found
-    tx.run(statement, (tx.now, seq, fence, status))
+    (seq, status, attempt, fence), (late_fence, worker_id, result) = task, late
+    tx.run(ACCEPT, (result, tx.now, worker_id, seq, fence, status))
     records = Records(tx)
     records.history(
-        task_id=task_id, actor=actor, change=change, old=status, new=target(change), reason=reason, attempt=attempt,
-        fence=fence, worker_id=worker_id,
+        task_id=task_id, actor=actor, change=Change.ACCEPT, old=status, new=TaskStatus.COMPLETED, attempt=attempt,
+        reason=f"the result that came too late under fence {late_fence} was accepted", fence=fence, worker_id=worker_id,
     )  # fmt: skip
     records.write()
     return True
+
+
+def _record(tx: Transaction, order: Order, seqs: Sequence[int], *, actor: str, reason: str) -> None:
+    change, marks = order.change, _marks(seqs)
+    new = None if change is None else target(change).value
+    said = (change or order).value
+    tx.run(ADD_HISTORY.format(seqs=marks), [tx.now, text(actor), said, new, reason, *seqs])
+    if order in (Order.REQUEUE, Order.FAIL):
+        code, again = (REQUEUED_BY_HAND, 1) if order is Order.REQUEUE else (FAILED_BY_HAND, 0)
+        tx.run(ADD_ATTEMPTS.format(seqs=marks), [code, again, 1 - again, tx.now, code, reason, *seqs])
+
+
+def _statements(tx: Transaction, order: Order, reason: str | None) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Each with the values that come before the tasks."""
+    match order:
+        case Order.CANCEL:
+            yield CANCEL, (tx.now,)
+        case Order.RETRY | Order.RELEASE:
+            yield REVIVE, (tx.now,)
+        case Order.REQUEUE:
+            yield REQUEUE, (tx.now,)
+        case Order.FAIL:
+            yield GIVE_UP, (tx.now, FAILED_BY_HAND, text(reason) or REASONS[order])
+        case Order.DISCARD:
+            yield DISCARD, ()
+        case Order.ERASE:
+            yield from ((statement, ()) for statement in ERASE)
+        case Order.PURGE:
+            yield from ((statement, ()) for statement in PURGE)
+
+
+def _fit(order: Order, wanted: TaskFilter) -> tuple[str, list[Any]]:
+    """What was asked for, and of that what the order fits. An erased task can not run again."""
+    statuses = [status for status in order.statuses if not wanted.statuses or status in wanted.statuses]
+    asked = list(conditions(replace(wanted, statuses=statuses)))
+    if not statuses:
+        asked.append(("0", []))
+    if order.is_for_quarantine:
+        asked.append(("quarantined = 1", []))
+    if order.change is Change.REVIVE:
+        asked.append(("args <> x''", []))
+    return " AND ".join(said for said, _ in asked), [value for _, values in asked for value in values]
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))

@@ -7,7 +7,7 @@ from typing import Any
 
 from everbeat.model.event import EventInfo
 from everbeat.model.state import TaskStatus
-from everbeat.model.task import AttemptInfo, Finished, HistoryEntry, TaskError, TaskInfo
+from everbeat.model.task import AttemptInfo, Finished, HistoryEntry, LateOutcome, TaskError, TaskInfo
 from everbeat.store.interface import QueueCount, TaskFilter
 from everbeat.store.moments import micros, moment, moment_or_none
 from everbeat.store.transaction import Row, Transaction
@@ -24,6 +24,11 @@ SELECT attempt, outcome, error_code, error_message, worker_id, hostname, pid, st
 HISTORY = """
 SELECT at, actor, change, old_status, new_status, reason, attempt, fence, worker_id
   FROM everbeat_history WHERE task_id = ? ORDER BY id"""
+
+# everbeat_late_outcomes_task
+LATE = """
+SELECT at, attempt, fence, worker_id, found_status, found_fence, result IS NOT NULL, error_code, error_message
+  FROM everbeat_late_outcomes WHERE task_id = ? ORDER BY id"""
 
 FINISHED = "SELECT status, attempt, result, error_code, error_message, error FROM everbeat_tasks WHERE id = ?"
 
@@ -46,6 +51,16 @@ def get(tx: Transaction, task_id: str, *, full: bool) -> TaskInfo | None:
     )
 
 
+def late_outcomes(tx: Transaction, task_id: str) -> list[LateOutcome]:
+    return [
+        LateOutcome(
+            at=moment(row[0]), attempt=row[1], fence=row[2], worker_id=row[3], found_status=row[4], found_fence=row[5],
+            has_result=bool(row[6]), error_code=row[7], error_message=row[8],
+        )
+        for row in tx.rows(LATE, (task_id,))
+    ]  # fmt: skip
+
+
 def finished(tx: Transaction, task_id: str) -> tuple[bool, Finished | None]:
     """Whether the task exists, and its end if it has come."""
     row = tx.one(FINISHED, (task_id,))
@@ -58,7 +73,7 @@ def finished(tx: Transaction, task_id: str) -> tuple[bool, Finished | None]:
 
 
 def tasks(tx: Transaction, wanted: TaskFilter) -> list[TaskInfo]:
-    where = list(_conditions(wanted))
+    where = list(conditions(wanted))
     sql = TASK + (" WHERE " + " AND ".join(text for text, _ in where) if where else "") + " ORDER BY seq DESC LIMIT ?"
     return [_info(row) for row in tx.rows(sql, [*(value for _, values in where for value in values), wanted.limit])]
 
@@ -79,13 +94,17 @@ def events(tx: Transaction, *, after: int, since: datetime | None, task_id: str 
     ]
 
 
-def _conditions(wanted: TaskFilter) -> Iterator[tuple[str, list[Any]]]:
-    lists = {"status": wanted.statuses, "name": wanted.names, "queue": wanted.queues, "error_code": wanted.error_codes}
+def conditions(wanted: TaskFilter) -> Iterator[tuple[str, list[Any]]]:
+    """What was asked for, as conditions on everbeat_tasks with their values."""
+    lists = {"id": wanted.ids, "status": wanted.statuses, "name": wanted.names, "queue": wanted.queues,
+             "error_code": wanted.error_codes}  # fmt: skip
     for column, values in lists.items():
         if values:
             yield f"{column} IN ({', '.join('?' * len(values))})", [str(value) for value in values]
     if wanted.since is not None:
         yield "created_at >= ?", [micros(wanted.since)]
+    if wanted.older_than is not None:
+        yield "coalesce(finished_at, created_at) < ?", [micros(wanted.older_than)]
     if wanted.quarantined is not None:
         yield "quarantined = ?", [int(wanted.quarantined)]
 

@@ -63,6 +63,9 @@ NOW = "SELECT status, fence, started_at, attempt, worker_id FROM everbeat_tasks 
 # everbeat_history_task. What an owner's flush wrote when it was sent before.
 WRITTEN = "SELECT 1 FROM everbeat_history WHERE task_id = ? AND fence = ? AND change = ? AND actor = ?"
 
+# everbeat_history_task. What a person took from its owner is to run again: its result is not adopted.
+REQUEUED = "SELECT 1 FROM everbeat_history WHERE task_id = ? AND fence = ? AND change = 'requeue'"
+
 # A result whose owner was revoked while nobody claimed the task since: its fence is exactly one ahead.
 ADOPT = """
 UPDATE everbeat_tasks
@@ -246,7 +249,8 @@ def _late(
         return Superseded(task_id=claim.id, status=status, by=fence)
     worker_id = claim.worker_id
     facts = {"name": claim.name, "fence": claim.fence, "attempt": claim.attempt, "found": status, "found_fence": fence}
-    if outcome.error is None and (status, fence) == (TaskStatus.PENDING, claim.fence + 1):
+    is_free = (status, fence) == (TaskStatus.PENDING, claim.fence + 1)
+    if outcome.error is None and is_free and not tx.one(REQUEUED, (claim.id, claim.fence)):
         tx.run(ADOPT, (outcome.result, tx.now, worker_id, claim.seq, fence))
         records.history(
             task_id=claim.id, actor=f"worker/{worker_id}", change=Change.ADOPT, old=TaskStatus.PENDING,

@@ -1,0 +1,62 @@
+"""Which tasks a command means: the options `--status --name --queue --error-code --since --older-than`, once."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from everbeat.cli import given
+from everbeat.model.state import TaskStatus
+from everbeat.store.interface import TaskFilter
+
+IDS_AT_ONCE = 500
+
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="These tasks; or filters instead.")]
+Statuses = Annotated[
+    list[TaskStatus] | None, typer.Option("--status", case_sensitive=False, help="Only these; may be repeated.")
+]
+Names = Annotated[list[str] | None, typer.Option("--name", help="Only tasks with this name; may be repeated.")]
+Queues = Annotated[list[str] | None, typer.Option("--queue", help="Only tasks of this queue; may be repeated.")]
+Codes = Annotated[
+    list[str] | None,
+    typer.Option("--error-code", help="Only tasks with this code, such as WORKER_CRASHED; may be repeated."),
+]
+Since = Annotated[
+    datetime | None,
+    typer.Option("--since", parser=given.moment, metavar="TIME", help="Created later than: 10m, 2h, or an ISO time."),
+]
+OlderThan = Annotated[
+    datetime | None,
+    typer.Option(
+        "--older-than", parser=given.moment, metavar="TIME", help="Ended (else created) before: 30d, or an ISO time."
+    ),
+]
+
+
+def task_filter(
+    status: Sequence[TaskStatus] | None,
+    name: Sequence[str] | None,
+    queue: Sequence[str] | None,
+    error_code: Sequence[str] | None,
+    since: datetime | None,
+    older_than: datetime | None,
+    *,
+    limit: int = 50,
+) -> TaskFilter:
+    return TaskFilter(
+        statuses=tuple(status or ()),
+        names=tuple(name or ()),
+        queues=tuple(queue or ()),
+        error_codes=tuple(error_code or ()),
+        since=since,
+        older_than=older_than,
+        limit=limit,
+    )
+
+
+def by_ids(task_ids: Iterable[str]) -> Iterator[TaskFilter]:
+    """Each id once, so many at a time that a statement can name them."""
+    ids = list(dict.fromkeys(task_ids))
+    for start in range(0, len(ids), IDS_AT_ONCE):
+        yield TaskFilter(ids=ids[start : start + IDS_AT_ONCE])

@@ -1,0 +1,234 @@
+"""Orders about many tasks: the same options, the same question before, the same account after, for every verb.
+
+Ids or filters say which. Filters show a count and ask; without a terminal to ask on, `--yes` is needed (exit 2). Ids
+that do not fit are named, the others are done, and the command ends with 1.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
+
+from everbeat.cli import filters, out, which
+from everbeat.cli.ends import FAILED, USAGE, Refused
+from everbeat.cli.person import actor
+from everbeat.errors import TaskNotFound
+from everbeat.model.order import Order
+from everbeat.model.state import TaskStatus
+from everbeat.model.task import TaskInfo
+from everbeat.report.text import counted
+from everbeat.store.interface import Store, TaskFilter
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Reason = Annotated[str | None, typer.Option("--reason", help="For the history.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """How an order is spoken about."""
+
+    key: str
+    """Of the ids in `--json`."""
+    would: str
+    done: str
+    ask: str
+    cannot: str
+    help: str
+
+
+WORDS = {
+    Order.CANCEL: Words(
+        key="cancelled",
+        would="would be cancelled",
+        done="cancelled",
+        ask="Cancel {tasks}?",
+        cannot="be cancelled",
+        help="Cancel tasks whose code has not begun (PENDING, CLAIMED): by ids, or by filters.",
+    ),
+    Order.RETRY: Words(
+        key="retried",
+        would="would run again",
+        done="will run again",
+        ask="Run {tasks} again?",
+        cannot="be retried",
+        help="Let tasks that FAILED, were CANCELLED or EXPIRED run again, with fresh counters: by ids, or by filters.",
+    ),
+    Order.RELEASE: Words(
+        key="released",
+        would="would be released and run again",
+        done="released, and will run again",
+        ask="Release {tasks} to run again?",
+        cannot="be released from the quarantine",
+        help="Let tasks in quarantine run again, each alone in a process, with fresh counters: by ids, or by filters.",
+    ),
+    Order.DISCARD: Words(
+        key="discarded",
+        would="would leave the quarantine and stay FAILED",
+        done="taken out of the quarantine; FAILED for good",
+        ask="Take {tasks} out of the quarantine without another run?",
+        cannot="be discarded",
+        help="Take tasks out of the quarantine without another run: they stay FAILED. By ids, or by filters.",
+    ),
+    Order.REQUEUE: Words(
+        key="requeued",
+        would="would be taken from their owners and queued again",
+        done="queued again",
+        ask="Take {tasks} from their owners and queue them again?",
+        cannot="be requeued",
+        help="""Take CLAIMED or RUNNING tasks from their owner and queue them again: by ids, or by filters.
+
+    A run that goes on is not stopped by this: until it ends, the task may run twice at once. What the old run brings is
+    refused and kept (`task show`). For workers that died nothing of this is needed: their tasks are recovered.""",
+    ),
+    Order.FAIL: Words(
+        key="failed",
+        would="would be failed",
+        done="failed",
+        ask="Fail {tasks}?",
+        cannot="be failed",
+        help="""Fail tasks that have not ended, with code FAILED_BY_HAND: by ids, or by filters.
+
+    A run that goes on is not stopped by this; what it brings is refused and kept (`task show`).""",
+    ),
+    Order.ERASE: Words(
+        key="erased",
+        would="would be erased",
+        done="erased",
+        ask="Erase arguments, results and errors of {tasks} for good?",
+        cannot="be erased",
+        help="""Blank arguments, result and error texts of ended tasks, also of their attempts and late outcomes.
+
+    The rows and their history stay. The bytes are overwritten in the file; backups made before still have them. An
+    erased task can not be retried.""",
+    ),
+    Order.PURGE: Words(
+        key="purged",
+        would="would be removed",
+        done="removed",
+        ask="Remove {tasks} and their records for good?",
+        cannot="be removed",
+        help="Remove ended tasks with their attempts, history and results: by ids, or by filters.",
+    ),
+}
+
+
+def add(group: typer.Typer, order: Order) -> None:
+    """The order as a command of the group."""
+
+    def command(
+        task_ids: filters.Ids = None,
+        status: filters.Statuses = None,
+        name: filters.Names = None,
+        queue: filters.Queues = None,
+        error_code: filters.Codes = None,
+        since: filters.Since = None,
+        older_than: filters.OlderThan = None,
+        reason: Reason = None,
+        dry_run: DryRun = False,
+        yes: Yes = False,
+        db: which.Db = None,
+        app: which.App = None,
+        as_json: which.AsJson = False,
+    ) -> None:
+        asked = filters.task_filter(status, name, queue, error_code, since, older_than)
+        if bool(task_ids) == (asked != TaskFilter()):
+            options = "--status --name --queue --error-code --since --older-than"
+            raise typer.BadParameter(f"give either ids or filters ({options})")
+        if unfit := set(status or ()).difference(order.statuses):
+            raise typer.BadParameter(f"{', '.join(sorted(unfit))} can not {_limits(order)}")
+        with which.existing_store(db, app) as store:
+            if task_ids:
+                _by_ids(store, order, task_ids, reason=reason, dry_run=dry_run, as_json=as_json)
+            else:
+                _by_filter(store, order, asked, reason=reason, dry_run=dry_run, yes=yes, as_json=as_json)
+
+    command.__doc__ = WORDS[order].help
+    group.command(order.value)(command)
+
+
+def _by_ids(
+    store: Store, order: Order, task_ids: Sequence[str], *, reason: str | None, dry_run: bool, as_json: bool
+) -> None:
+    runs = _runs_of(store, task_ids) if order in (Order.REQUEUE, Order.FAIL) else {}
+    done = [
+        task_id
+        for wanted in filters.by_ids(task_ids)
+        for batch in store.carry_out(order, wanted, actor=actor(), reason=reason, dry_run=dry_run)
+        for task_id in batch
+    ]
+    missed = [task_id for task_id in dict.fromkeys(task_ids) if task_id not in set(done)]
+    problems = [_problem(store, order, task_id) for task_id in missed]
+    for problem in problems:
+        out.complain(problem)
+    _tell(order, done, problems, dry_run=dry_run, as_json=as_json)
+    for task_id in done:
+        if task_id in runs and not dry_run:
+            out.complain(
+                f"task {task_id}: its run on {runs[task_id]} goes on until it ends; its result will be refused"
+            )
+    if problems:
+        raise typer.Exit(FAILED)
+
+
+def _by_filter(
+    store: Store, order: Order, wanted: TaskFilter, *, reason: str | None, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    count = store.count_for(order, wanted)
+    if count and not (dry_run or yes):
+        _ask(order, count)
+    done: list[str] = []
+    with out.progress(f"{order} {counted(count, 'task')}", count) as advance:
+        for batch in store.carry_out(order, wanted, actor=actor(), reason=reason, dry_run=dry_run):
+            done += batch
+            advance(len(batch))
+    _tell(order, done, [], dry_run=dry_run, as_json=as_json)
+
+
+def _tell(order: Order, done: Sequence[str], problems: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
+    words = WORDS[order]
+    if as_json:
+        out.data({"dry_run": dry_run, "count": len(done), words.key: done, "refused": problems})
+    else:
+        out.say(f"{counted(len(done), 'task')} {words.would if dry_run else words.done}")
+
+
+def _ask(order: Order, count: int) -> None:
+    tasks = counted(count, "task")
+    if not sys.stdin.isatty():
+        raise Refused(f"{tasks} {WORDS[order].would}; add --yes to do it, --dry-run to look", code=USAGE)
+    if not typer.confirm(WORDS[order].ask.format(tasks=tasks), err=True):
+        raise Refused("nothing was changed")
+
+
+def _problem(store: Store, order: Order, task_id: str) -> str:
+    task = store.get(task_id)
+    if task is None:
+        return str(TaskNotFound(task_id, where=store.location))
+    if task.status not in order.statuses:
+        return f"task {task_id} is {task.status}; only {_fit(order)} can {WORDS[order].cannot}"
+    if order.is_for_quarantine and not task.quarantined:
+        return f"task {task_id} is not in quarantine"
+    if any(entry.change == Order.ERASE for entry in task.history):
+        return f"task {task_id} was erased, its arguments are gone; send it anew"
+    return f"task {task_id} was changed by somebody else meanwhile; look at it and repeat"
+
+
+def _runs_of(store: Store, task_ids: Sequence[str]) -> dict[str, str]:
+    """Those that run at present, and where."""
+    return {task.id: str(task.worker_id) for task in _found(store, task_ids) if task.status is TaskStatus.RUNNING}
+
+
+def _found(store: Store, task_ids: Sequence[str]) -> Iterator[TaskInfo]:
+    for wanted in filters.by_ids(task_ids):
+        yield from store.tasks(replace(wanted, limit=filters.IDS_AT_ONCE))
+
+
+def _limits(order: Order) -> str:
+    return f"{WORDS[order].cannot}, only {_fit(order)}"
+
+
+def _fit(order: Order) -> str:
+    return ", ".join(order.statuses)
