@@ -10,7 +10,7 @@ from tests.words import a_room, a_task, register
 
 from everbeat.store.interface import Flush
 from everbeat.store.sqlite.store import SQLiteStore
-from everbeat.store.verbs import commanding, living, looking, owning, recovering, sending
+from everbeat.store.verbs import commanding, counting, living, looking, owning, recovering, sending
 
 READY, DUE, OWNED = "everbeat_tasks_ready", "everbeat_tasks_due", "everbeat_tasks_owned"
 BY_SEQ = "SEARCH everbeat_tasks USING INTEGER PRIMARY KEY (rowid=?)"
@@ -53,6 +53,19 @@ PLANS = {
     ],
     looking.LATE: ["SEARCH everbeat_late_outcomes USING INDEX everbeat_late_outcomes_task (task_id=?)"],
     owning.REQUEUED: ["SEARCH everbeat_history USING INDEX everbeat_history_task (task_id=?)"],
+    counting.ENDED: ["SCAN everbeat_tasks USING COVERING INDEX everbeat_tasks_ended"],
+    counting.READY: [f"SCAN everbeat_tasks USING INDEX {READY}"],
+    counting.DUE: [f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>?)", "USE TEMP B-TREE FOR GROUP BY"],
+    counting.WAITING: ["SCAN everbeat_tasks USING INDEX everbeat_tasks_waiting"],
+    counting.OWNED: [f"SCAN everbeat_tasks USING INDEX {OWNED}", "USE TEMP B-TREE FOR GROUP BY"],
+    counting.NEXT_NAME: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name>?)"],
+    counting.NEXT_PRIORITY: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name=? AND priority>?)"],
+    counting.OLDEST: [
+        "CO-ROUTINE (subquery-1)",
+        f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name=? AND priority=?)",
+        "SEARCH (subquery-1)",
+    ],
+    counting.QUARANTINED: ["SCAN everbeat_tasks USING INDEX everbeat_tasks_quarantined"],
     commanding.FIND: [BY_ID],
     commanding.NEWEST_RESULT: ["SEARCH everbeat_late_outcomes USING INDEX everbeat_late_outcomes_task (task_id=?)"],
     commanding.ACCEPT: [BY_SEQ],

@@ -78,6 +78,7 @@ class QueueCount:
     status: TaskStatus
     count: int
     oldest_run_at: datetime | None
+    """Of PENDING: since when the oldest of those that could run now waits. None for other states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

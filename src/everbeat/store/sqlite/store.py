@@ -22,7 +22,7 @@ from everbeat.store.sqlite.bells import Bell, Ringer, digest
 from everbeat.store.sqlite.blocker import Blocker, find_blocker
 from everbeat.store.sqlite.connection import Database
 from everbeat.store.sqlite.group import GroupCommit
-from everbeat.store.verbs import commanding, living, looking, owning, records, recovering
+from everbeat.store.verbs import commanding, counting, living, looking, owning, records, recovering
 
 Kind = tuple[str, str]
 """Queue and name of a task: what decides who can run it."""
@@ -247,8 +247,8 @@ class SQLiteStore:
             return looking.tasks(tx, wanted)
 
     def counts(self) -> list[QueueCount]:
-        with self.database.read() as tx:
-            return looking.counts(tx)
+        with self.database.read(steady=True) as tx:
+            return counting.counts(tx)
 
     def events(self, *, after: int = 0, since: datetime | None = None, task_id: str | None = None,
                limit: int = 1000) -> list[EventInfo]:  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 from everbeat.model.event import EventInfo
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import AttemptInfo, Finished, HistoryEntry, LateOutcome, TaskError, TaskInfo
-from everbeat.store.interface import QueueCount, TaskFilter
+from everbeat.store.interface import TaskFilter
 from everbeat.store.moments import micros, moment, moment_or_none
 from everbeat.store.transaction import Row, Transaction
 
@@ -31,8 +31,6 @@ SELECT at, attempt, fence, worker_id, found_status, found_fence, result IS NOT N
   FROM everbeat_late_outcomes WHERE task_id = ? ORDER BY id"""
 
 FINISHED = "SELECT status, attempt, result, error_code, error_message, error FROM everbeat_tasks WHERE id = ?"
-
-COUNTS = "SELECT queue, status, count(*), min(run_at) FROM everbeat_tasks GROUP BY queue, status ORDER BY queue, status"
 
 # The primary key, or everbeat_events_task where only one task is asked for.
 EVENTS = "SELECT id, at, name, task_id, worker_id, facts FROM everbeat_events WHERE id > ?{more} ORDER BY id LIMIT ?"
@@ -76,13 +74,6 @@ def tasks(tx: Transaction, wanted: TaskFilter) -> list[TaskInfo]:
     where = list(conditions(wanted))
     sql = TASK + (" WHERE " + " AND ".join(text for text, _ in where) if where else "") + " ORDER BY seq DESC LIMIT ?"
     return [_info(row) for row in tx.rows(sql, [*(value for _, values in where for value in values), wanted.limit])]
-
-
-def counts(tx: Transaction) -> list[QueueCount]:
-    return [
-        QueueCount(queue=queue, status=TaskStatus(status), count=count, oldest_run_at=moment_or_none(oldest))
-        for queue, status, count, oldest in tx.rows(COUNTS)
-    ]
 
 
 def events(tx: Transaction, *, after: int, since: datetime | None, task_id: str | None, limit: int) -> list[EventInfo]:

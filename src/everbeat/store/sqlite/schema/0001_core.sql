@@ -40,10 +40,15 @@ CREATE TABLE everbeat_tasks (
 -- Claims read these entries in order and nothing else, so neither backlog nor history slows them.
 CREATE INDEX everbeat_tasks_ready ON everbeat_tasks (queue, name, priority, seq)
     WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL;
-CREATE INDEX everbeat_tasks_due ON everbeat_tasks (due_at)
+CREATE INDEX everbeat_tasks_due ON everbeat_tasks (due_at, queue)
     WHERE status = 'PENDING' AND due_at IS NOT NULL;
 CREATE INDEX everbeat_tasks_owned ON everbeat_tasks (worker_id)
     WHERE status IN ('CLAIMED', 'RUNNING');
+-- For counting and for retention: one entry per ended task, added at the end of its group.
+CREATE INDEX everbeat_tasks_ended ON everbeat_tasks (queue, status, finished_at)
+    WHERE finished_at IS NOT NULL;
+CREATE INDEX everbeat_tasks_waiting ON everbeat_tasks (queue)
+    WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NOT NULL;
 CREATE INDEX everbeat_tasks_quarantined ON everbeat_tasks (seq)
     WHERE quarantined = 1;
 
@@ -139,6 +144,28 @@ CREATE TABLE everbeat_heartbeats (
 );
 CREATE INDEX everbeat_heartbeats_task ON everbeat_heartbeats (task_id, fence);
 
+-- What each worker looked like, now and then.
+CREATE TABLE everbeat_worker_states (
+    id                INTEGER PRIMARY KEY,
+    worker_id         TEXT    NOT NULL,
+    snapshot_at       INTEGER NOT NULL,
+    hostname          TEXT    NOT NULL,
+    pid               INTEGER NOT NULL,
+    worker_started_at INTEGER NOT NULL,
+    processes         INTEGER NOT NULL,
+    async_slots       INTEGER NOT NULL,
+    queues            TEXT,
+    tasks_running     INTEGER NOT NULL,
+    tasks_claimed     INTEGER NOT NULL,
+    tasks_completed   INTEGER NOT NULL,    -- since the worker started, as the two below
+    tasks_failed      INTEGER NOT NULL,
+    store_errors      INTEGER NOT NULL,
+    memory_usage_mb   REAL    NOT NULL,    -- resident, of all its processes; pages they share are counted in each
+    memory_percent    REAL    NOT NULL,    -- of the machine's
+    cpu_percent       REAL    NOT NULL     -- of one processor, since the snapshot before
+);
+CREATE INDEX everbeat_worker_states_worker ON everbeat_worker_states (worker_id);
+
 -- For how long the store has been written without a gap: judges read it, every beat maintains it.
 CREATE TABLE everbeat_health (
     id                 INTEGER PRIMARY KEY CHECK (id = 1),
@@ -156,14 +183,36 @@ CREATE TABLE everbeat_roles (
 ) WITHOUT ROWID;
 
 CREATE TABLE everbeat_events (
-    id        INTEGER PRIMARY KEY,
-    at        INTEGER NOT NULL,
-    name      TEXT    NOT NULL,
-    task_id   TEXT,
-    worker_id TEXT,
-    facts     TEXT    NOT NULL
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,    -- never given twice: who follows them remembers the last
+    at            INTEGER NOT NULL,
+    name          TEXT    NOT NULL,
+    task_id       TEXT,
+    worker_id     TEXT,
+    facts         TEXT    NOT NULL,
+    wanted        INTEGER NOT NULL DEFAULT 0,           -- 1: somebody had subscribed when it happened
+    delivered_at  INTEGER,
+    deliver_after INTEGER NOT NULL DEFAULT 0,           -- taken, or to be tried again, until then
+    failures      INTEGER NOT NULL DEFAULT 0,           -- 10: given up
+    failure       TEXT
 );
 CREATE INDEX everbeat_events_task ON everbeat_events (task_id) WHERE task_id IS NOT NULL;
+CREATE INDEX everbeat_events_undelivered ON everbeat_events (id)
+    WHERE wanted = 1 AND delivered_at IS NULL AND failures < 10;
+
+-- Which events somebody wants to be told of: "*" is every one.
+CREATE TABLE everbeat_subscriptions (
+    event   TEXT PRIMARY KEY,
+    since   INTEGER NOT NULL,
+    seen_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Totals and moments that outlive the rows they were counted from.
+CREATE TABLE everbeat_metrics (
+    name   TEXT NOT NULL,
+    labels TEXT NOT NULL,    -- a JSON object
+    value  REAL NOT NULL,
+    PRIMARY KEY (name, labels)
+) WITHOUT ROWID;
 
 CREATE TABLE everbeat_recovery_reports (
     id     INTEGER PRIMARY KEY,
@@ -200,5 +249,12 @@ CREATE VIEW everbeat_attempts_readable AS
            error_code, error_message, worker_id, hostname, pid
       FROM everbeat_attempts;
 CREATE VIEW everbeat_events_readable AS
-    SELECT id, strftime('%Y-%m-%d %H:%M:%f', at / 1e6, 'unixepoch') AS at, name, task_id, worker_id, facts
+    SELECT id, strftime('%Y-%m-%d %H:%M:%f', at / 1e6, 'unixepoch') AS at, name, task_id, worker_id, facts, wanted,
+           strftime('%Y-%m-%d %H:%M:%f', delivered_at / 1e6, 'unixepoch') AS delivered_at, failures, failure
       FROM everbeat_events;
+CREATE VIEW everbeat_worker_states_readable AS
+    SELECT id, worker_id, strftime('%Y-%m-%d %H:%M:%f', snapshot_at / 1e6, 'unixepoch') AS snapshot_at, hostname, pid,
+           strftime('%Y-%m-%d %H:%M:%f', worker_started_at / 1e6, 'unixepoch') AS worker_started_at, processes,
+           async_slots, queues, tasks_running, tasks_claimed, tasks_completed, tasks_failed, store_errors,
+           memory_usage_mb, memory_percent, cpu_percent
+      FROM everbeat_worker_states;
