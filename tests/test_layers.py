@@ -17,7 +17,20 @@ MAY_IMPORT = {
     "store": {"store", "decide", "model", "config", "clock", "crashpoint", "errors"},
     "config": {"config", "model", "errors", "ids"},
     "report": {"report", "store", "model", "errors", "decide"},
-    "run": {"run", "report", "store", "decide", "model", "config", "clock", "crashpoint", "current", "errors", "ids"},
+    "run": {
+        "run",
+        "report",
+        "store",
+        "decide",
+        "model",
+        "config",
+        "clock",
+        "crashpoint",
+        "current",
+        "errors",
+        "hooks",
+        "ids",
+    },
 }
 IMPURE = {"time", "random", "secrets", "os", "threading", "sqlite3", "logging", "socket", "subprocess", "asyncio"}
 

@@ -3,7 +3,7 @@
 from everbeat.app import Everbeat
 from everbeat.broker import Broker
 from everbeat.config import AppConfig, PostgresConfig, QueueConfig, RecoveryConfig, RetryPolicy, SQLiteConfig
-from everbeat.current import current_task
+from everbeat.current import CurrentTask, current_task
 from everbeat.errors import (
     ConfigError,
     EverbeatError,
@@ -34,6 +34,7 @@ __all__ = [
     "AppConfig",
     "Broker",
     "ConfigError",
+    "CurrentTask",
     "Everbeat",
     "EverbeatError",
     "PayloadError",

@@ -19,6 +19,7 @@ from everbeat.config.checks import Seconds
 from everbeat.config.recovery import ACTIONS
 from everbeat.errors import ConfigError
 from everbeat.handle import TaskHandle
+from everbeat.hooks import AroundTask, ChildHook, Hooks, as_manager, require_child_hook
 from everbeat.ids import module_name, name_problem, new_id
 from everbeat.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, CrashAction
 from everbeat.payload import decode_plain
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+AroundT = TypeVar("AroundT", bound=AroundTask)
+HookT = TypeVar("HookT", bound=ChildHook)
 
 LONGEST_TIMEOUT_SECONDS = 31 * 86_400
 
@@ -52,6 +55,7 @@ class Everbeat:
         config = _as_config(url_or_config)
         self.config = replace(config, imports=(*config.imports, *imports)) if imports else config
         self.make_ids: Callable[[int], list[str]] = new_id.many
+        self.hooks = Hooks()
         self._tasks: dict[str, Task[..., Any]] = {}
         self._store: Store | None = None
         self._opening = threading.Lock()
@@ -160,6 +164,29 @@ class Everbeat:
             return None
         code = other.function.__code__
         return f"the name is taken by the function at {code.co_filename}:{code.co_firstlineno}; give another name="
+
+    # -- around tasks -----------------------------------------------------------------------------------------------
+
+    def around_task(self, function: AroundT, /) -> AroundT:
+        """Run every task inside this context manager: a function that takes the current task and yields once.
+
+        The first one is the outermost. They see what the task raises and can not swallow it. One made by an async
+        function is for async tasks only.
+        """
+        self.hooks.around.append(as_manager(function))
+        return function
+
+    def on_child_start(self, function: HookT, /) -> HookT:
+        """Call this in every process of a worker before its first task. If it raises, the process runs none."""
+        require_child_hook(function, "on_child_start")
+        self.hooks.child_start.append(function)
+        return function
+
+    def on_child_stop(self, function: HookT, /) -> HookT:
+        """Call this in every process of a worker before it ends by itself: not when something kills it."""
+        require_child_hook(function, "on_child_stop")
+        self.hooks.child_stop.append(function)
+        return function
 
     # -- the store ----------------------------------------------------------------------------------------------------
 

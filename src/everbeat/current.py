@@ -1,13 +1,51 @@
 """The task that is running here, for its own code.
 
-Kept in a context variable, so that many async tasks in one process each see their own. Never reaches the store.
+Kept in one context variable, so that many async tasks in a process each see their own, and log records made inside a
+task can carry its ids. What a task says about itself goes to whoever runs it, over a `Line`; this never touches the
+store.
 """
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+LARGEST_NUMBER = 10**18
+LONGEST_NOTE = 1000
+
+Ownership = tuple[int, int]
+"""(seq, fence): one run of one task."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(NamedTuple):
+    done: float
+    total: float | None
+    note: str | None
+
+
+class Line(Protocol):
+    """How a running task reaches whoever runs it. Its methods may be called from any thread, as often as they like."""
+
+    def progress(self, run: Ownership, progress: Progress) -> None: ...
+
+    def heartbeat(self, run: Ownership) -> None: ...
+
+    def is_cancelled(self, run: Ownership) -> bool: ...
+
+
+class DeadLine:
+    """Nobody listens."""
+
+    def progress(self, run: Ownership, progress: Progress) -> None:
+        pass
+
+    def heartbeat(self, run: Ownership) -> None:
+        pass
+
+    def is_cancelled(self, run: Ownership) -> bool:
+        return False
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class CurrentTask:
     id: str
     name: str
@@ -15,6 +53,31 @@ class CurrentTask:
     fence: int
     """Grows with every change of ownership. Outside resources that check it can not be touched by a superseded run."""
     crash_count: int
+    worker_id: str | None = None
+    seq: int = field(default=0, repr=False)
+    line: Line = field(default=DeadLine(), repr=False)
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Say how far the task is; the last word is in `handle.info().progress`. Cheap enough for a tight loop: the
+        store is told a few times a second at most."""
+        if not -LARGEST_NUMBER <= done <= LARGEST_NUMBER:
+            raise ValueError(f"done must be a number, not {done!r}")
+        if total is not None and not -LARGEST_NUMBER <= total <= LARGEST_NUMBER:
+            raise ValueError(f"total must be a number or None, not {total!r}")
+        if note is not None:
+            if not isinstance(note, str):
+                raise TypeError(f"note must be a text or None, not {note!r}")
+            note = note[:LONGEST_NOTE]
+        self.line.progress((self.seq, self.fence), Progress(done, total, note))
+
+    def heartbeat(self) -> None:
+        """Write a heartbeat for this task soon. Its worker beats for it anyway, also while it is busy in C code."""
+        self.line.heartbeat((self.seq, self.fence))
+
+    def is_cancelled(self) -> bool:
+        """Whether somebody asked for this task to be cancelled. Code that may be interrupted anywhere needs no such
+        question: TaskCancelRequested is raised in it. For threads that the task started, which no exception reaches."""
+        return self.line.is_cancelled((self.seq, self.fence))
 
 
 CURRENT: ContextVar[CurrentTask] = ContextVar("everbeat.current_task")

@@ -120,6 +120,10 @@ class SimulatedCrew:
         if slot in self.children:
             self.die(slot, -9)
 
+    def release(self, slot: int) -> None:
+        if slot in self.children:
+            self.die(slot, 0)
+
     def interrupt(self, slot: int, claim: Claim, kind: InterruptKind) -> bool:
         self.children[slot].interrupts.append(claim.id)
         return True

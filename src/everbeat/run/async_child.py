@@ -8,29 +8,29 @@ afterwards (PROTOCOL 23). Both are the supervisor's business; nothing here watch
 import asyncio
 import os
 import time
+from collections.abc import Coroutine
 from typing import Any
 
-from everbeat.current import CURRENT, CurrentTask
+from everbeat.current import CURRENT, CurrentTask, Ownership
 from everbeat.model.task import Outcome
-from everbeat.run.failure import (
-    ARGUMENTS_INVALID,
-    RESULT_INVALID,
-    UNHANDLED_EXCEPTION,
-    error_of,
-    interruption,
-    unknown_task,
-)
+from everbeat.run import calling
+from everbeat.run.calling import Calling
+from everbeat.run.failure import ARGUMENTS_INVALID, error_of, interruption, unknown_task
 from everbeat.run.journal import Journal
 from everbeat.run.loading import RunnableApp
+from everbeat.run.telling import Teller
 from everbeat.run.wire import GONE, Channel, Inbox, InterruptKind, Job, Run, ToChild, Told, encode, send
-
-Ownership = tuple[int, int]
-"""(seq, fence)."""
 
 
 class AsyncChild:
-    def __init__(self, app: RunnableApp, inbox: Inbox[ToChild], outcomes: Channel, journal: Journal) -> None:
+    def __init__(
+        self, app: RunnableApp, inbox: Inbox[ToChild], outcomes: Channel, journal: Journal, teller: Teller
+    ) -> None:
         self._tasks = app.tasks
+        self._around = app.hooks.around
+        self._teller = teller
+        self.progress = teller.progress
+        self.heartbeat = teller.heartbeat
         self._inbox = inbox
         self._outcomes = outcomes
         self._journal = journal
@@ -40,6 +40,13 @@ class AsyncChild:
         self._told: list[Told] = []
         self._over = False
         self._loop = asyncio.new_event_loop()
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        asyncio.set_event_loop(self._loop)
+        return self._loop.run_until_complete(coroutine)
+
+    def is_cancelled(self, run: Ownership) -> bool:
+        return self._asked.get(run) is InterruptKind.CANCEL
 
     def serve(self) -> None:
         """Run until the supervisor closes the channel."""
@@ -78,35 +85,34 @@ class AsyncChild:
         self._journal.begin(job.entry, job.seq, job.fence)
         ownership = job.seq, job.fence
         self._running[ownership] = asyncio.current_task()
-        CURRENT.set(
-            CurrentTask(id=job.id, name=job.name, attempt=job.attempt, fence=job.fence, crash_count=job.crash_count)
-        )
+        current = CurrentTask(
+            id=job.id, name=job.name, attempt=job.attempt, fence=job.fence, crash_count=job.crash_count,
+            worker_id=self._journal.worker_id, seq=job.seq, line=self,
+        )  # fmt: skip
+        CURRENT.set(current)
         task = self._tasks.get(job.name)
-        result = error = None
-        stage = ARGUMENTS_INVALID
+        result = error = call = None
         try:
             if task is None:
                 error = unknown_task(job.name)
             else:
-                args, kwargs = task.decode_args(job.args)
-                stage = UNHANDLED_EXCEPTION
-                value = await self._call(task.function, args, kwargs, ownership)
-                stage = RESULT_INVALID
-                result = task.encode_result(value)
+                call = Calling(task, current, self._around)
+                result = await self._call(call, job.args, ownership)
         except BaseException as exception:  # noqa: BLE001 - user code
-            error = error_of(exception, stage, __file__)
+            error = error_of(exception, call.stage if call else ARGUMENTS_INVALID, __file__, calling.__file__)
         del self._running[ownership]
         self._asked.pop(ownership, None)
+        self._teller.finish(ownership)
         outcome = Outcome(result=result, error=error, began_at=began_at, ended_at=time.time_ns() // 1000)
         if not self._told:
             self._loop.call_soon(self._flush)
         self._told.append((job.entry, job.seq, job.fence, outcome))
 
-    async def _call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ownership: Ownership) -> Any:
+    async def _call(self, call: Calling, raw: bytes, ownership: Ownership) -> bytes:
         if ownership in self._asked:
             raise interruption(self._asked[ownership])
         try:
-            return await function(*args, **kwargs)
+            return await call.arun(raw)
         except asyncio.CancelledError as cancelled:
             if ownership in self._asked:
                 raise interruption(self._asked[ownership]) from cancelled
@@ -124,6 +130,7 @@ class AsyncChild:
 
     def _end(self) -> None:
         self._over = True
+        self._loop.remove_reader(self._inbox.end)
         self._loop.stop()
 
 

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from pathlib import Path
@@ -29,22 +29,32 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from everbeat.current import CURRENT, CurrentTask
+from everbeat.current import CURRENT, CurrentTask, Ownership
+from everbeat.hooks import ChildHook
 from everbeat.model.task import Outcome
-from everbeat.run import leash
+from everbeat.run import calling, leash
 from everbeat.run.async_child import AsyncChild, exit_on_return_after_fork
-from everbeat.run.failure import (
-    ARGUMENTS_INVALID,
-    RESULT_INVALID,
-    UNHANDLED_EXCEPTION,
-    error_of,
-    interruption,
-    unknown_task,
-)
+from everbeat.run.calling import Calling
+from everbeat.run.failure import cut, error_of, interruption, unknown_task
 from everbeat.run.journal import Journal
 from everbeat.run.loading import RunnableApp, RunnableTask, load_app
 from everbeat.run.lockfile import lock_child_byte
-from everbeat.run.wire import GONE, Channel, ChildKind, ChildPlan, Inbox, Job, Run, ToChild, adopt, encode, send
+from everbeat.run.telling import Teller
+from everbeat.run.wire import (
+    GONE,
+    Channel,
+    ChildKind,
+    ChildPlan,
+    Inbox,
+    InterruptKind,
+    Job,
+    NotStarted,
+    Run,
+    ToChild,
+    adopt,
+    encode,
+    send,
+)
 
 EXIT_NOT_STARTED = 70
 _PR_SET_PDEATHSIG = 1
@@ -62,13 +72,45 @@ def live(plan: ChildPlan, app: RunnableApp) -> None:
         faulthandler.enable(sys.__stderr__)  # a crash in C code says where it happened
     lock_child_byte(Path(plan.kit.lock_path), plan.slot)
     journal = Journal.open(Path(plan.kit.journal_path))
-    _beat_from_a_thread(journal, plan.slot, plan.kit.beat_seconds)
     inbox = Inbox(adopt(plan.task_fd), msgspec.msgpack.Decoder(ToChild))
     outcomes = adopt(plan.outcome_fd)
+    teller = Teller(outcomes)
+    _beat_from_a_thread(journal, plan.slot, plan.kit.beat_seconds, teller)
+    child: AsyncChild | SyncChild
     if plan.kind is ChildKind.ASYNC:
-        AsyncChild(app, inbox, outcomes, journal).serve()
+        child = AsyncChild(app, inbox, outcomes, journal, teller)
     else:
-        SyncChild(app, inbox, outcomes, journal, plan.slot).serve(once=plan.kind is ChildKind.OWN)
+        child = SyncChild(app, inbox, outcomes, journal, teller, plan)
+    _start_up(app.hooks.child_start, child.wait_for, outcomes)
+    child.serve()
+    _shut_down(app.hooks.child_stop, child.wait_for)
+
+
+def _start_up(
+    hooks: Sequence[ChildHook], wait_for: Callable[[Coroutine[Any, Any, Any]], Any], outcomes: Channel
+) -> None:
+    """What the application wants done first. A failure is told: no task can be run here."""
+    try:
+        for hook in hooks:
+            _run_hook(hook, wait_for)
+    except BaseException as error:
+        send(outcomes, encode(NotStarted(cut("".join(traceback.format_exception(error))))), wait=True)
+        raise
+
+
+def _shut_down(hooks: Sequence[ChildHook], wait_for: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    """The other way round, each of them whatever becomes of the others."""
+    for hook in reversed(hooks):
+        try:
+            _run_hook(hook, wait_for)
+        except BaseException:  # noqa: BLE001 - user code
+            traceback.print_exc()
+
+
+def _run_hook(hook: ChildHook, wait_for: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    done = hook()
+    if asyncio.iscoroutine(done):
+        wait_for(done)
 
 
 def die_with_parent(signum: int, parent_pid: int) -> None:
@@ -97,13 +139,13 @@ def _nothing(signum: int, frame: FrameType | None) -> None:
     pass
 
 
-def _beat_from_a_thread(journal: Journal, slot: int, seconds: float) -> None:
+def _beat_from_a_thread(journal: Journal, slot: int, seconds: float, teller: Teller) -> None:
     """Silence of this thread means that a task holds the GIL, or that the process is stopped. It never means death."""
     journal.beat(slot)
 
     def beat_on() -> None:
         while True:
-            time.sleep(seconds)
+            teller.wait(seconds)
             journal.beat(slot)
 
     threading.Thread(target=beat_on, name="everbeat-beat", daemon=True).start()
@@ -112,14 +154,26 @@ def _beat_from_a_thread(journal: Journal, slot: int, seconds: float) -> None:
 class SyncChild:
     """Runs one task at a time in the main thread, where an interrupt can reach it."""
 
-    def __init__(self, app: RunnableApp, inbox: Inbox[ToChild], outcomes: Channel, journal: Journal, slot: int) -> None:
+    def __init__(
+        self,
+        app: RunnableApp,
+        inbox: Inbox[ToChild],
+        outcomes: Channel,
+        journal: Journal,
+        teller: Teller,
+        plan: ChildPlan,
+    ) -> None:
         self._tasks = app.tasks
+        self._around = app.hooks.around
         self._inbox = inbox
         self._outcomes = outcomes
         self._journal = journal
-        self._slot = slot
+        self._teller = teller
+        self._slot = plan.slot
+        self._once = plan.kind is ChildKind.OWN
         self._pid = os.getpid()
-        self._stage = ARGUMENTS_INVALID
+        self.progress = teller.progress
+        self.heartbeat = teller.heartbeat
         self._interruptible: tuple[int, int] | None = None
         """(seq, fence) of the task whose code is running."""
         self._answered = 0
@@ -129,7 +183,8 @@ class SyncChild:
         self._in_coroutine = False
         self._asked = 0
 
-    def serve(self, *, once: bool) -> None:
+    def serve(self) -> None:
+        """Run tasks until the supervisor closes the channel; in a process of its own, one."""
         self._answered = self._journal.interrupt_request(self._slot).number  # meant for who had this slot before
         signal.signal(signal.SIGUSR1, self._on_interrupt)
         try:
@@ -139,8 +194,9 @@ class SyncChild:
                 if isinstance(message, Run):
                     for job in message.jobs:
                         outcome = self._run(job)
+                        self._teller.finish((job.seq, job.fence))
                         send(self._outcomes, encode([(job.entry, job.seq, job.fence, outcome)]), wait=True)
-                    if once:
+                    if self._once:
                         return
         except (EOFError, *GONE):
             return
@@ -153,56 +209,60 @@ class SyncChild:
         if task is None:
             error = unknown_task(job.name)
         else:
+            current = CurrentTask(
+                id=job.id, name=job.name, attempt=job.attempt, fence=job.fence, crash_count=job.crash_count,
+                worker_id=self._journal.worker_id, seq=job.seq, line=self,
+            )  # fmt: skip
+            call = Calling(task, current, self._around)
             try:
                 try:
                     self._interruptible = job.seq, job.fence
                     self._raise_if_asked()
-                    result = self._execute(task, job)
+                    result = self._execute(task, call, current, job.args)
                 finally:
                     self._interruptible = None  # an interrupt that arrives before this line still ends in `except`
             except BaseException as exception:  # noqa: BLE001 - user code
                 self._interruptible = None
-                error = error_of(exception, self._stage, __file__)
+                error = error_of(exception, call.stage, __file__, calling.__file__)
         if os.getpid() != self._pid:
             os._exit(0)  # the code forked, and this is not the process that the task was given to
         return Outcome(result=result, error=error, began_at=began_at, ended_at=time.time_ns() // 1000)
 
-    def _execute(self, task: RunnableTask, job: Job) -> bytes:
-        self._stage = ARGUMENTS_INVALID
-        args, kwargs = task.decode_args(job.args)
-        self._stage = UNHANDLED_EXCEPTION
+    def _execute(self, task: RunnableTask, call: Calling, current: CurrentTask, raw: bytes) -> bytes:
         context = copy_context()  # context variables that this task sets are not seen by the next
-        context.run(
-            CURRENT.set,
-            CurrentTask(id=job.id, name=job.name, attempt=job.attempt, fence=job.fence, crash_count=job.crash_count),
-        )
-        if task.is_async:
-            value = self._wait_for(task, args, kwargs, context)
-        else:
-            value = context.run(task.function, *args, **kwargs)
-        self._stage = RESULT_INVALID
-        return task.encode_result(value)
+        context.run(CURRENT.set, current)
+        return self._run_async(call, raw, context) if task.is_async else context.run(call.run, raw)
 
-    def _wait_for(self, task: RunnableTask, args: tuple[Any, ...], kwargs: dict[str, Any], context: Context) -> Any:
-        if self._runner is None:
-            self._runner = asyncio.Runner()
-            exit_on_return_after_fork(self._runner.get_loop())
+    def _run_async(self, call: Calling, raw: bytes, context: Context) -> bytes:
         self._asked, self._in_coroutine = 0, True
         try:
-            return self._runner.run(self._await(task, args, kwargs), context=context)
+            return self._loop_runner().run(self._await(call, raw), context=context)
         finally:
             self._in_coroutine, self._awaited = False, None
 
-    async def _await(self, task: RunnableTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def _await(self, call: Calling, raw: bytes) -> bytes:
         self._awaited = asyncio.current_task()
         if self._asked:
             raise interruption(self._asked)
         try:
-            return await task.function(*args, **kwargs)
+            return await call.arun(raw)
         except asyncio.CancelledError as cancelled:
             if self._asked:
                 raise interruption(self._asked) from cancelled
             raise
+
+    def _loop_runner(self) -> asyncio.Runner:
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+            exit_on_return_after_fork(self._runner.get_loop())
+        return self._runner
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return self._loop_runner().run(coroutine)
+
+    def is_cancelled(self, run: Ownership) -> bool:
+        request = self._journal.interrupt_request(self._slot)
+        return (request.seq, request.fence) == run and request.kind == InterruptKind.CANCEL
 
     def _on_interrupt(self, signum: int, frame: FrameType | None) -> None:
         if self._interruptible is not None:

@@ -33,6 +33,7 @@ from everbeat.run.wire import (
     Channel,
     ChildKind,
     Exited,
+    FromChild,
     FromServer,
     Inbox,
     Interrupt,
@@ -40,6 +41,8 @@ from everbeat.run.wire import (
     Job,
     Kit,
     Loaded,
+    NotStarted,
+    Progressed,
     Run,
     ServerPlan,
     Spawn,
@@ -54,6 +57,7 @@ from everbeat.run.wire import (
 
 __all__ = [
     "AppFacts", "AppFailed", "AppReady", "ChildKind", "ChildReady", "Crew", "Died", "Finished", "InterruptKind", "News",
+    "Reported",
 ]  # fmt: skip
 
 BEATS_ALLOWED = 3
@@ -63,6 +67,8 @@ _STEADY = 10.0
 """A fork server that served for this long is restarted without a pause."""
 _LONGEST_PAUSE = 30.0
 _STOP_SECONDS = 5.0
+RELEASE_SECONDS = 5.0
+"""How long a child that may go has for what its application wants done at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +90,7 @@ class AppReady:
 @dataclass(frozen=True, slots=True)
 class AppFailed:
     """The fork server is of no use; another try follows. "missing": no such module or attribute; "raised": the import
-    failed, with its traceback; "died": the process ended, while importing or later."""
+    failed, or what a child was to do first, with its traceback; "died": the process ended, while importing or later."""
 
     kind: str
     message: str
@@ -103,6 +109,14 @@ class Finished:
     """Entry, seq, fence and outcome of each."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What running tasks say of themselves: seq, fence, and progress as JSON; None is a heartbeat."""
+
+    slot: int
+    reports: list[tuple[int, int, str | None]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Died:
     slot: int
@@ -118,7 +132,7 @@ class Died:
     seconds_alive: float
 
 
-News = AppReady | AppFailed | ChildReady | Finished | Died
+News = AppReady | AppFailed | ChildReady | Finished | Reported | Died
 
 
 @dataclass(slots=True, eq=False)
@@ -136,6 +150,8 @@ class _Child:
     ended_at: float | None = None
     ready: bool = False
     doomed: bool = False
+    kill_at: float = 0.0
+    """It was told to go by itself, and is killed if it has not by then."""
     expected: int = 0
     """Outcomes that may still come."""
     backlog: list[list[Job]] = field(default_factory=list)
@@ -147,7 +163,7 @@ class _Channels:
     tasks: Channel
     unread: Inbox[ToChild]
     """The child's own reading end of `tasks`."""
-    outcomes: Inbox[list[Told]]
+    outcomes: Inbox[FromChild]
 
     def close(self) -> None:
         for end in (self.tasks, self.unread.end, self.outcomes.end):
@@ -188,7 +204,7 @@ class Crew:
         self._leash = Leash()
         self._buffer = new_buffer()
         self._to_child = msgspec.msgpack.Decoder(ToChild)
-        self._from_child = msgspec.msgpack.Decoder(list[Told])
+        self._from_child: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
         self._from_server = msgspec.msgpack.Decoder(FromServer)
         self._server: _Server | None = None
         self._restart_at: float | None = None
@@ -197,6 +213,7 @@ class Crew:
         self._children: dict[int, _Child] = {}
         self._by_number: dict[int, _Child] = {}
         self._unordered: list[_Child] = []
+        self._released: list[_Child] = []
         self._ended: list[_Child] = []
         self._news: list[News] = []
         self._stopped = False
@@ -260,7 +277,7 @@ class Crew:
         """Send tasks, each with its journal entry, to a child. False: it is not ready or its queue is full, and nothing
         was sent. True: the crew has them all; what found no room is sent when there is some, or read back."""
         child = self._children.get(slot)
-        if child is None or not child.ready or child.backlog:
+        if child is None or not child.ready or child.doomed or child.backlog:
             return False
         jobs = [
             Job(entry, claim.seq, claim.fence, claim.id, claim.name, claim.attempt, claim.crash_count, claim.args)
@@ -290,10 +307,20 @@ class Crew:
         child.doomed = True
         _signal(child.pidfd, signal.SIGKILL)
 
+    def release(self, slot: int) -> None:
+        """Let an idle child go: it does what its application wants done at the end, and exits. Died follows."""
+        child = self._children.get(slot)
+        if child is None or child.channels is None or not child.ready:
+            self.kill(slot)
+        elif not child.doomed:
+            child.doomed, child.kill_at = True, time.monotonic() + RELEASE_SECONDS
+            self._released.append(child)
+            child.channels.tasks.close()
+
     def interrupt(self, slot: int, claim: Claim, kind: InterruptKind) -> bool:
         """Raise the exception for this kind in the task, if it is running. False: could not be asked for now."""
         child = self._children.get(slot)
-        if child is None or child.channels is None:
+        if child is None or child.channels is None or child.doomed:
             return False
         if child.kind is ChildKind.ASYNC:
             return send(child.channels.tasks, encode(Interrupt(claim.seq, claim.fence, kind)), wait=False)
@@ -319,7 +346,7 @@ class Crew:
                 act = self._watch.acts.get(fd)
                 if act is not None:
                     act()
-            if self._unordered or self._ended or self._restart_at is not None:
+            if self._unordered or self._ended or self._released or self._restart_at is not None:
                 self._see_to_it()
         news, self._news = self._news, []
         return news
@@ -440,6 +467,9 @@ class Crew:
         if self._restart_at is not None and now >= self._restart_at:
             self.start()
         self._give_orders()
+        for child in [child for child in self._released if now > child.kill_at]:
+            self._released.remove(child)
+            _signal(child.pidfd, signal.SIGKILL)
         for child in [child for child in self._ended if child.ended_at and now - child.ended_at > _STATUS_PATIENCE]:
             self._bury(child, None)
 
@@ -499,6 +529,12 @@ class Crew:
         inbox = child.channels.outcomes
         try:
             while (told := inbox.take()) is not None:
+                if isinstance(told, Progressed):
+                    self._news.append(Reported(child.slot, told.reports))
+                    continue
+                if isinstance(told, NotStarted):
+                    self._news.append(AppFailed("raised", told.message))
+                    continue
                 if not told:
                     child.ready = True
                     self._news.append(ChildReady(child.slot, child.pid))
@@ -545,7 +581,7 @@ class Crew:
                     interrupts.append(message)
         unread += [(job.seq, job.fence) for batch in child.backlog for job in batch]
         child.backlog = []
-        for interrupt in interrupts:  # not meant to be taken back
+        for interrupt in () if child.doomed else interrupts:  # not meant to be taken back
             send(child.channels.tasks, encode(interrupt), wait=False)
         child.expected -= len(unread)
         return unread
@@ -563,8 +599,9 @@ class Crew:
             self._watch.drop(child.pidfd)
             os.close(child.pidfd)
             child.pidfd = -1
-        if child in self._ended:
-            self._ended.remove(child)
+        for passing in (self._ended, self._released):
+            if child in passing:
+                passing.remove(child)
         del self._children[child.slot]
         self._news.append(
             Died(

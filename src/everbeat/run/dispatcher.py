@@ -28,11 +28,22 @@ from everbeat.model.event import Event
 from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy, Settlement, Superseded, Verdict
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim, Outcome
-from everbeat.run.crew import AppFailed, AppReady, ChildKind, ChildReady, Crew, Died, Finished, InterruptKind, News
+from everbeat.run.crew import (
+    AppFailed,
+    AppReady,
+    ChildKind,
+    ChildReady,
+    Crew,
+    Died,
+    Finished,
+    InterruptKind,
+    News,
+    Reported,
+)
 from everbeat.run.journal import Journal
 from everbeat.run.slot import Flight, Slot, Slots, SlotState, Staffing
 from everbeat.run.words import how_it_died
-from everbeat.store.interface import Ending, Flush, Held, Store
+from everbeat.store.interface import Ending, Flush, Held, Report, Store
 
 GATHER_US = 1_000
 TAKE_BACK_US = 20_000
@@ -113,6 +124,7 @@ class Dispatcher:
         self._found_all = False
         self._endings: list[tuple[Ending, int | None]] = []
         self._events: list[Event] = []
+        self._reports: dict[tuple[int, int, bool], Report] = {}
         self._due_at: int | None = None
         self._retry_at = 0
         self._retries = 0
@@ -199,7 +211,10 @@ class Dispatcher:
         for slot in self.slots.values():
             if slot.state is not SlotState.EMPTY:
                 slot.ends_for = slot.ends_for or Cause.LOST
-                self._end_process(slot)
+                if slot.queue or slot.state is not SlotState.READY:
+                    self._end_process(slot)
+                else:
+                    self._let_process_go(slot)
 
     @property
     def is_dismissed(self) -> bool:
@@ -231,7 +246,9 @@ class Dispatcher:
                 slot = self.slots[news.slot]
                 self._take_outcomes(slot, news.outcomes, now)
                 if slot.kind is ChildKind.OWN and not slot.queue:
-                    self._end_process(slot)
+                    self._let_process_go(slot)
+            case Reported():
+                self._take_reports(self.slots[news.slot], news.reports)
             case ChildReady():
                 self._ready(self.slots[news.slot], news.pid)
             case Died():
@@ -258,6 +275,14 @@ class Dispatcher:
             claim = flight.claim
             self.pace.saw(claim.name, outcome.ended_at - outcome.began_at)
             self._settle(claim, self._verdict(claim, outcome, slot), outcome=outcome, pid=slot.pid, entry=flight.entry)
+
+    def _take_reports(self, slot: Slot, reports: Iterable[tuple[int, int, str | None]]) -> None:
+        """The last word of each run that is still going on."""
+        for seq, fence, progress in reports:
+            flight = slot.queue.get((seq, fence))
+            if flight is not None:
+                report = Report(claim=flight.claim, pid=slot.pid or 0, progress=progress)
+                self._reports[seq, fence, progress is None] = report
 
     def _verdict(self, claim: Claim, outcome: Outcome, slot: Slot) -> Verdict:
         if outcome.error is not None and outcome.error.code == WORKER_STOPPED:
@@ -286,7 +311,7 @@ class Dispatcher:
             self._events.append(Event(name=event.CHILD_DIED, worker_id=self.worker_id, facts=facts))
         slot.queue.clear()
         slot.waiting, slot.pid, slot.state, slot.ends_for = None, None, SlotState.EMPTY, None
-        lived = expected or bool(begun) or death.seconds_alive >= SHORT_LIFE_SECONDS
+        lived = expected or bool(begun) or (death.was_ready and death.seconds_alive >= SHORT_LIFE_SECONDS)
         slot.short_lives = 0 if lived else slot.short_lives + 1
         slot.restart_at = now + RESTART_US[min(slot.short_lives, len(RESTART_US) - 1)]
 
@@ -326,6 +351,11 @@ class Dispatcher:
         slot.state = SlotState.DYING
         self.crew.kill(slot.number)
 
+    def _let_process_go(self, slot: Slot) -> None:
+        """It has nothing to do, and may do what its application wants done at the end."""
+        slot.state = SlotState.DYING
+        self.crew.release(slot.number)
+
     def _take_back_late(self, now: int) -> None:
         """What waits behind a task that turned out slow goes to another slot, or back to the queue."""
         for slot in self.slots.values():
@@ -364,7 +394,7 @@ class Dispatcher:
     # -- the flush --------------------------------------------------------------------------------------------------
 
     def _has_news_for_store(self) -> bool:
-        return bool(self._endings or self._events or self.slots.to_start())
+        return bool(self._endings or self._events or self._reports or self.slots.to_start())
 
     def _room(self, now: int) -> Room:
         if self._is_closing:
@@ -379,15 +409,16 @@ class Dispatcher:
             return
         endings, starts, events = self._endings, self.slots.to_start(), self._events
         wanted = Flush(
-            worker_id=self.worker_id, endings=[ending for ending, _ in endings], starts=starts, room=room, events=events
-        )
+            worker_id=self.worker_id, endings=[ending for ending, _ in endings], starts=starts, room=room,
+            events=events, reports=list(self._reports.values()),
+        )  # fmt: skip
         try:
             flushed = self.store.flush(wanted)
         except StoreUnavailable as error:
             self._store_failed(error, now)
             return
         self._retries, self._retry_at = 0, 0
-        self._endings, self._events = [], []
+        self._endings, self._events, self._reports = [], [], {}
         self._let_go(endings)
         self.tally.count(wanted.endings, flushed.settlements)
         if endings:

@@ -34,10 +34,10 @@ def interruption(kind: int) -> TaskInterrupted:
     return exception(message)
 
 
-def error_of(exception: BaseException, stage: str, own_file: str) -> TaskError:
-    """Describe an exception. `stage` is the code of the step that raised; frames of `own_file` are not shown."""
+def error_of(exception: BaseException, stage: str, *own_files: str) -> TaskError:
+    """Describe an exception. `stage` is the code of the step that raised; frames of `own_files` are not shown."""
     where = exception.__traceback__
-    while where is not None and where.tb_frame.f_code.co_filename == own_file:
+    while where is not None and where.tb_frame.f_code.co_filename in own_files:
         where = where.tb_next
     return TaskError(
         code=_code(exception, stage),

@@ -58,8 +58,9 @@ class Request:
 class Journal:
     """The mapped file. The supervisor creates it and hands out entries; children open it and write their marks."""
 
-    def __init__(self, path: Path, memory: mmap.mmap, slots: int, entries: int) -> None:
+    def __init__(self, path: Path, memory: mmap.mmap, slots: int, entries: int, worker_id: str) -> None:
         self.path = path
+        self.worker_id = worker_id
         self.slots = slots
         self.entries = entries
         self._memory = memory
@@ -88,7 +89,7 @@ class Journal:
             os.close(fd)
         header = _HEADER.pack(_MAGIC, _VERSION, slots, entries, worker_id.encode(), boot_id.encode())
         memory[: _HEADER.size] = header
-        return cls(path, memory, slots, entries)
+        return cls(path, memory, slots, entries, worker_id)
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -98,8 +99,8 @@ class Journal:
             memory = mmap.mmap(fd, 0)
         finally:
             os.close(fd)
-        _, _, slots, entries, _, _ = _HEADER.unpack_from(memory)
-        return cls(path, memory, slots, entries)
+        _, _, slots, entries, worker_id, _ = _HEADER.unpack_from(memory)
+        return cls(path, memory, slots, entries, worker_id.rstrip(b"\0").decode(errors="replace"))
 
     @staticmethod
     def read(path: Path) -> JournalFacts | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, Protocol
 
+from everbeat.hooks import Hooks
 from everbeat.run.failure import cut
 
 _NOT_THEIRS = (__file__, importlib.__file__, "<frozen importlib")
@@ -40,6 +41,9 @@ class RunnableApp(Protocol):
 
     @property
     def imports(self) -> Iterable[str]: ...
+
+    @property
+    def hooks(self) -> Hooks: ...
 
     def worker_facts(self) -> dict[str, Any]: ...
 

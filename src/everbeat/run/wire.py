@@ -85,7 +85,22 @@ class Interrupt(msgspec.Struct, array_like=True, frozen=True, tag="interrupt"):
 
 ToChild = Run | Interrupt
 Told = tuple[int, int, int, Outcome]
-"""Entry, seq, fence, and how the run ended. A child's messages are lists of these; the first one is empty: ready."""
+"""Entry, seq, fence, and how the run ended. Most of a child's messages are lists of these; an empty one says: ready."""
+
+
+class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
+    """Seq, fence and what the run says of itself, as JSON; None is a heartbeat."""
+
+    reports: list[tuple[int, int, str | None]]
+
+
+class NotStarted(msgspec.Struct, frozen=True, tag="not started"):
+    """A child whose application does not let it begin."""
+
+    message: str
+
+
+FromChild = list[Told] | Progressed | NotStarted
 
 
 class Kit(msgspec.Struct, array_like=True, frozen=True):
@@ -160,6 +175,7 @@ class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
+to_json = msgspec.json.Encoder().encode
 
 
 def channel() -> tuple[Channel, Channel]:

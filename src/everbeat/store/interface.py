@@ -32,6 +32,15 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a running task says of itself: how far it is, as JSON, or only that it lives."""
+
+    claim: Claim
+    pid: int
+    progress: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flush:
     """One turn of a dispatcher: settle what ended, start what is ready, claim what fits."""
 
@@ -40,6 +49,7 @@ class Flush:
     starts: Sequence[Claim] = ()
     room: Room | None = None
     events: Sequence[Event] = ()
+    reports: Sequence[Report] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ import msgspec
 
 from everbeat.current import current_task
 from everbeat.errors import PayloadError, ResultTooLarge, TaskInterrupted
+from everbeat.hooks import Hooks
 
 LIMIT = 17 << 20
 
@@ -44,6 +45,7 @@ class FakeApp:
     def __init__(self) -> None:
         self.tasks: dict[str, FakeTask] = {}
         self.imports: list[str] = []
+        self.hooks = Hooks()
 
     def task(self, function: Callable[..., Any]) -> Callable[..., Any]:
         self.tasks[function.__name__] = FakeTask(function)

@@ -26,14 +26,14 @@ INSERT INTO everbeat_workers (id, name, status, hostname, boot_id, pid, pid_star
                               version, started_at, beat_at, beat_mono)
 VALUES (?, ?, 'alive', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
-BEATER = "SELECT boot_id, hostname FROM everbeat_workers WHERE id = ? AND status = 'alive'"
+BEATER = "SELECT boot_id FROM everbeat_workers WHERE id = ? AND status = 'alive'"
 
 BEAT = """
 UPDATE everbeat_workers SET beat_at = ?, beat_mono = ?, beat_seq = beat_seq + 1 WHERE id = ? AND status = 'alive'"""
 
 BEAT_FOR_TASK = """
 INSERT INTO everbeat_heartbeats (task_id, sender_id, role, sent_at, hostname, pid, fence)
-VALUES (?, ?, ?, ?, ?, ?, ?)"""
+VALUES (?, ?, ?, ?, coalesce((SELECT hostname FROM everbeat_workers WHERE id = ?), ''), ?, ?)"""
 
 HEALTH = "SELECT healthy_since_mono, last_write_mono FROM everbeat_health WHERE id = 1 AND boot_id = ?"
 
@@ -107,11 +107,16 @@ def beat(tx: Transaction, worker_id: str, held: Collection[Held]) -> bool:
     beater = tx.one(BEATER, (worker_id,))
     if beater is None:
         return False
-    boot_id, hostname = beater
+    (boot_id,) = beater
     _keep_health(tx, boot_id)
     tx.run(BEAT, (tx.now, tx.mono, worker_id))
-    tx.many(BEAT_FOR_TASK, [(h.task_id, worker_id, h.role, tx.now, hostname, h.pid, h.fence) for h in held])
+    beat_for_tasks(tx, worker_id, held)
     return True
+
+
+def beat_for_tasks(tx: Transaction, worker_id: str, held: Collection[Held]) -> None:
+    rows = [(h.task_id, worker_id, h.role, tx.now, worker_id, h.pid, h.fence) for h in held]
+    tx.many(BEAT_FOR_TASK, rows)
 
 
 def retire(tx: Transaction, worker_id: str) -> bool:

@@ -14,7 +14,7 @@ from everbeat.store.transaction import Row, Transaction
 
 TASK = """
 SELECT id, name, queue, status, priority, attempt, max_attempts, crash_count, lost_count, fence, worker_id, created_at,
-       run_at, started_at, finished_at, error_code, error_message, waiting_for, quarantined, due_at
+       run_at, started_at, finished_at, error_code, error_message, waiting_for, quarantined, due_at, progress
   FROM everbeat_tasks"""
 
 ATTEMPTS = """
@@ -107,7 +107,7 @@ def _info(row: Row, attempts: list[AttemptInfo] | None = None, history: list[His
         created_at=moment(row[11]), run_at=moment(row[12]), started_at=moment_or_none(row[13]),
         finished_at=moment_or_none(row[14]), error_code=row[15], error_message=row[16],
         waiting_for=row[17] or _waiting_for(row), quarantined=bool(row[18]),
-        attempts=attempts or [], history=history or [],
+        progress=json.loads(row[20]) if row[20] else None, attempts=attempts or [], history=history or [],
     )  # fmt: skip
 
 

@@ -19,8 +19,9 @@ from everbeat.model.event import Event
 from everbeat.model.recovery import RECOVERY_ACTOR, Adopted, Settled, Settlement, Superseded, Verdict
 from everbeat.model.state import OWNED, REVOKES, Change, TaskStatus, sources, target
 from everbeat.model.task import Claim, Outcome
-from everbeat.store.interface import Ending, Flush, Flushed
+from everbeat.store.interface import Ending, Flush, Flushed, Held, Report
 from everbeat.store.transaction import Row, Transaction
+from everbeat.store.verbs.living import beat_for_tasks
 from everbeat.store.verbs.records import Records, add_events, stored_error, text
 
 IS_ALIVE = "SELECT 1 FROM everbeat_workers WHERE id = ? AND status = 'alive'"
@@ -42,7 +43,7 @@ UPDATE everbeat_tasks
        crash_count = crash_count + :crashes, lost_count = lost_count + :losses,
        dispatch_count = dispatch_count + :dispatches, solo = max(solo, :solo), quarantined = :quarantined,
        error_code = coalesce(:error_code, error_code), error_message = coalesce(:error_message, error_message),
-       error = coalesce(:error, error)
+       error = coalesce(:error, error), progress = CASE WHEN :finished_at IS NULL THEN NULL ELSE progress END
  WHERE seq = :seq AND fence = :fence AND worker_id IS :worker_id AND status IN ({sources})"""
 
 ENDINGS = {
@@ -50,6 +51,10 @@ ENDINGS = {
     for change in (Change.FAIL, Change.RETRY, Change.HAND_BACK, Change.RECOVER, Change.ABANDON, Change.CANCEL)
 }
 """One statement per change, each with the states that TRANSITIONS lets it start from."""
+
+# Primary key; a superseded owner says nothing any more.
+PROGRESS = """
+UPDATE everbeat_tasks SET progress = ? WHERE seq = ? AND fence = ? AND worker_id = ? AND status = 'RUNNING'"""
 
 TOLD = {
     Change.RECOVER: event.TASK_RECOVERED,
@@ -122,6 +127,8 @@ their own is not walked to its end every time."""
 
 
 def flush(tx: Transaction, wanted: Flush) -> Flushed:
+    if wanted.reports:
+        _keep(tx, wanted.worker_id, wanted.reports)  # first: some of them may be ending
     settlements = settle(tx, wanted.endings) if wanted.endings else []
     if wanted.events:
         add_events(tx, wanted.events)
@@ -149,6 +156,15 @@ def mark_started(started: Iterable[Claim]) -> None:
     for claim in started:
         claim.status = TaskStatus.RUNNING
         claim.attempt += 1
+
+
+def _keep(tx: Transaction, worker_id: str, reports: Sequence[Report]) -> None:
+    said = [(r.progress, r.claim.seq, r.claim.fence, r.claim.worker_id) for r in reports if r.progress is not None]
+    tx.many(PROGRESS, said)
+    beating = [
+        Held(task_id=r.claim.id, fence=r.claim.fence, role="runner", pid=r.pid) for r in reports if r.progress is None
+    ]
+    beat_for_tasks(tx, worker_id, beating)
 
 
 # -- letting go -----------------------------------------------------------------------------------------------------

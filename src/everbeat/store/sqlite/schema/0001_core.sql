@@ -30,6 +30,7 @@ CREATE TABLE everbeat_tasks (
     finished_at    INTEGER,
     waiting_for    TEXT,                 -- why a PENDING task is not ready, if not for a time
     policy         TEXT,
+    progress       TEXT,                 -- what the last run says of itself: done, total, note
     error_code     TEXT,
     error_message  TEXT,
     error          TEXT,
