@@ -9,7 +9,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import replace
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, overload
 
@@ -17,6 +16,7 @@ from everbeat.broker import Broker
 from everbeat.config import AppConfig, PostgresConfig, RetryPolicy, SQLiteConfig, broker_from_url, checks, to_policy
 from everbeat.config.checks import Seconds
 from everbeat.config.recovery import ACTIONS
+from everbeat.config.setting import CODE
 from everbeat.errors import ConfigError
 from everbeat.handle import TaskHandle
 from everbeat.hooks import AroundTask, ChildHook, Hooks, as_manager, require_child_hook
@@ -52,8 +52,7 @@ class Everbeat:
         *,
         imports: Iterable[str] = (),
     ) -> None:
-        config = _as_config(url_or_config)
-        self.config = replace(config, imports=(*config.imports, *imports)) if imports else config
+        self.config = _with_imports(_as_config(url_or_config), tuple(imports))
         self.make_ids: Callable[[int], list[str]] = new_id.many
         self.hooks = Hooks()
         self._tasks: dict[str, Task[..., Any]] = {}
@@ -258,6 +257,14 @@ def _as_config(given: object) -> AppConfig:
         case SQLiteConfig() | PostgresConfig():
             return AppConfig(broker=given)
     raise ConfigError(f"Everbeat() takes a URL or an AppConfig, not {type(given).__name__}")
+
+
+def _with_imports(config: AppConfig, imports: tuple[str, ...]) -> AppConfig:
+    """Those given here join those of the code, and take the place of those of a file or a variable."""
+    if not imports:
+        return config
+    before = config.imports if config.origin("imports") == CODE else ()
+    return config.changed(CODE, imports=(*before, *imports))
 
 
 def _require_function(function: object) -> None:

@@ -7,12 +7,10 @@ Runs as `python -P -m everbeat.cli.inside`: our own modules are loaded before th
 import json
 import os
 import sys
-from dataclasses import replace
 from typing import Any, cast
 
 from everbeat.app import Everbeat
 from everbeat.cli.ends import FAILED, USAGE, code_for
-from everbeat.config import broker_from_url
 from everbeat.errors import EverbeatError
 from everbeat.run.loading import AppUnusable, load_app
 
@@ -31,7 +29,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         call = question.get("call")
         return {"said": app.worker_facts() if call is None else enqueue(app, **call)}
     except AppUnusable as error:
-        return {"error": str(error), "code": USAGE if error.kind == "missing" else FAILED}
+        return {"error": str(error), "code": USAGE if error.kind in ("missing", "config") else FAILED}
     except EverbeatError as error:
         return {"error": str(error), "code": code_for(error)}
     except (TypeError, ValueError) as error:  # a call that the function would not take
@@ -41,7 +39,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 def enqueue(app: Everbeat, *, db: str | None, name: str, args: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Send by the task itself: its signature, its queue and its retry policy apply."""
     if db is not None:
-        app.config = replace(app.config, broker=broker_from_url(db))
+        app.config = app.config.at(db, where="--db")
     task = app.tasks.get(name)
     if task is None:
         known = ", ".join(sorted(app.tasks)) or "none"

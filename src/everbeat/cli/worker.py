@@ -89,7 +89,7 @@ def start(
     try:
         code = run_worker(options, announce=_announce)
     except AppUnusable as error:
-        raise Refused(f"{target}: {error}", code=USAGE if error.kind == "missing" else FAILED) from error
+        raise Refused(f"{target}: {error}", code=USAGE if error.kind in ("missing", "config") else FAILED) from error
     raise typer.Exit(code)
 
 

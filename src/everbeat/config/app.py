@@ -1,17 +1,30 @@
 """The whole configuration of an application, and its form as plain facts for a process that never imports user code."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 from everbeat.config import checks
-from everbeat.config.broker import BrokerConfig, PostgresConfig, SQLiteConfig, broker_from_facts, broker_from_url
+from everbeat.config.broker import (
+    BrokerConfig,
+    PostgresConfig,
+    SQLiteConfig,
+    broker_from_facts,
+    broker_from_url,
+    default_broker,
+    moved,
+)
+from everbeat.config.catalogue import suggestion
+from everbeat.config.complete import Completion
 from everbeat.config.recovery import RecoveryConfig
-from everbeat.config.surroundings import default_broker
+from everbeat.config.rules import Flag, Modules, Rule, Whole
+from everbeat.config.setting import Settings, nested, section, setting
+from everbeat.errors import ConfigError
 from everbeat.ids import name_problem
 
 KIB, MIB = 1024, 1024 * 1024
 MAX_PAYLOAD_BYTES = 16 * MIB
+_PAYLOAD = Whole(low=KIB, high=512 * MIB, unit="bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +33,9 @@ class QueueConfig:
 
     name: str = field(kw_only=False)
     max_concurrency: int | None = None
+    """How many of its tasks may run at once, in all workers together. None: no limit."""
     paused: bool = False
+    """Take tasks, but start none."""
 
     def __post_init__(self) -> None:
         checks.raise_for(
@@ -34,40 +49,90 @@ class QueueConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppConfig:
-    broker: BrokerConfig = field(default_factory=default_broker)
-    """Left out: EVERBEAT_DATABASE_URL, else `everbeat.db` in the directory where the process was started."""
-    recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
-    queues: Sequence[QueueConfig] = ()
-    """Kept as a tuple."""
-    imports: Sequence[str] = ()
+class Queues(Rule):
+    """In a file: tables [queues.NAME], or a list of tables with a name."""
+
+    def problems(self, name: str, value: object) -> list[str]:
+        if not isinstance(value, tuple):
+            return [f"{name} must be a list of QueueConfig; in a file, tables such as [queues.mail]; not {value!r}"]
+        found: list[str] = []
+        seen: set[str] = set()
+        for queue in value:
+            match queue:
+                case QueueConfig() if queue.name in seen:
+                    found.append(f"queue {queue.name!r} is listed twice")
+                case QueueConfig():
+                    seen.add(queue.name)
+                case ConfigError():
+                    found += [f"{name}: {queue.subject}: {problem}" for problem in queue.problems]
+                case _:
+                    found.append(f"each of {name} must be a QueueConfig, not {type(queue).__name__}")
+        return found
+
+    def from_file(self, value: object) -> object:
+        match value:
+            case Mapping():
+                return tuple(_queue_from_file({"name": name}, table) for name, table in value.items())
+            case list():
+                return tuple(_queue_from_file({}, table) for table in value)
+        return value
+
+    @property
+    def words(self) -> str:
+        return "tables [queues.NAME]"
+
+
+def _queue_from_file(named: dict[str, Any], table: object) -> object:
+    """The queue, or what is wrong with it."""
+    if not isinstance(table, Mapping):
+        return table
+    known = {field.name for field in fields(QueueConfig)}
+    unknown = [str(key) for key in table if key not in known]
+    queue = {**table, **named}
+    subject = f"queue {queue.get('name')!r}"
+    if unknown:
+        return ConfigError([f"{key} is no setting; {suggestion(key, known)}" for key in unknown], subject=subject)
+    if "name" not in queue:
+        return ConfigError("a name is missing", subject="a queue")
+    try:
+        return QueueConfig(**queue)
+    except ConfigError as error:
+        return ConfigError(error.problems, subject=subject)
+
+
+@section("")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppConfig(Settings):
+    broker: BrokerConfig = nested(default_broker, SQLiteConfig, PostgresConfig)
+    """Left out: EVERBEAT_DATABASE_URL, else the file, else `everbeat.db` where the process was started."""
+    recovery: RecoveryConfig = nested(RecoveryConfig, RecoveryConfig)
+    queues: Sequence[QueueConfig] = setting((), Queues())
+    """Queues with limits. Kept as a tuple."""
+    imports: Sequence[str] = setting((), Modules())
     """Modules that define tasks; a worker imports them. Kept as a tuple."""
-    eager: bool = False
+    eager: bool = setting(False, Flag())
     """Run tasks at enqueue, for tests."""
-    auto_migrate: bool = True
+    auto_migrate: bool = setting(True, Flag())
     """Create the tables in an empty store."""
-    max_args_bytes: int = MAX_PAYLOAD_BYTES
-    max_result_bytes: int = MAX_PAYLOAD_BYTES
+    max_args_bytes: int = setting(MAX_PAYLOAD_BYTES, _PAYLOAD)
+    """The largest arguments of a task."""
+    max_result_bytes: int = setting(MAX_PAYLOAD_BYTES, _PAYLOAD)
+    """The largest result of a task."""
 
     def __post_init__(self) -> None:
         if isinstance(self.broker, str):
             object.__setattr__(self, "broker", broker_from_url(self.broker))
         for listed in ("queues", "imports"):
-            if not isinstance(getattr(self, listed), str):
-                object.__setattr__(self, listed, tuple(getattr(self, listed)))
-        checks.raise_for(
-            (
-                _kind("broker", self.broker, SQLiteConfig, PostgresConfig),
-                _kind("recovery", self.recovery, RecoveryConfig),
-                *_queue_problems(self.queues),
-                *_import_problems(self.imports),
-                "eager=True is not available in this version; run a worker instead" if self.eager else None,
-                checks.flag("auto_migrate", self.auto_migrate),
-                checks.whole("max_args_bytes", self.max_args_bytes, KIB, 512 * MIB),
-                checks.whole("max_result_bytes", self.max_result_bytes, KIB, 512 * MIB),
-            ),
-            subject="AppConfig",
-        )
+            value = getattr(self, listed)
+            if isinstance(value, Iterable) and not isinstance(value, str):
+                object.__setattr__(self, listed, tuple(value))
+        completion = Completion(self)
+        completion.add(["eager=True is not available in this version; run a worker instead" if self.eager else None])
+        completion.finish()
+
+    def at(self, url: str, *, where: str) -> Self:
+        """The same on another store, which a flag named."""
+        return self.changed(where, broker=moved(self.broker, url, where=where))
 
     def to_facts(self) -> dict[str, Any]:
         """Plain JSON values. They hold the store's password: for a pipe between processes, never for a log."""
@@ -81,42 +146,24 @@ class AppConfig:
             "auto_migrate": self.auto_migrate,
             "max_args_bytes": self.max_args_bytes,
             "max_result_bytes": self.max_result_bytes,
+            "origins": {
+                "": dict(self.origins),
+                "broker": dict(self.broker.origins),
+                "recovery": dict(self.recovery.origins),
+            },
         }
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Self:
         """What `to_facts` said. Facts about other things are ignored."""
+        origins = facts["origins"]
         return cls(
-            broker=broker_from_facts(facts["broker"]),
-            recovery=RecoveryConfig(**facts["recovery"]),
+            broker=broker_from_facts(facts["broker"]).with_origins(origins["broker"]),
+            recovery=RecoveryConfig(**facts["recovery"]).with_origins(origins["recovery"]),
             queues=[QueueConfig(**queue) for queue in facts["queues"]],
             imports=facts["imports"],
             eager=facts["eager"],
             auto_migrate=facts["auto_migrate"],
             max_args_bytes=facts["max_args_bytes"],
             max_result_bytes=facts["max_result_bytes"],
-        )
-
-
-def _kind(name: str, value: object, *kinds: type) -> str | None:
-    if isinstance(value, kinds):
-        return None
-    return f"{name} must be a {' or '.join(kind.__name__ for kind in kinds)}, not {type(value).__name__}"
-
-
-def _queue_problems(queues: Iterable[object]) -> Iterable[str | None]:
-    seen: set[str] = set()
-    for queue in queues:
-        yield _kind("each of queues", queue, QueueConfig)
-        if isinstance(queue, QueueConfig):
-            yield f"queue {queue.name!r} is listed twice" if queue.name in seen else None
-            seen.add(queue.name)
-
-
-def _import_problems(imports: Iterable[object]) -> Iterable[str]:
-    if isinstance(imports, str):
-        yield f"imports must be a list of module names: [{imports!r}]"
-        return
-    for module in imports:
-        if not isinstance(module, str) or not all(part.isidentifier() for part in module.split(".")):
-            yield f"imports takes module names such as 'shop.tasks', not {module!r}"
+        ).with_origins(origins[""])

@@ -5,45 +5,43 @@ Passwords never appear in `repr`, `str` or `location`.
 """
 
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
-from everbeat.config import checks
+from everbeat.config import urls
+from everbeat.config.catalogue import STORE
+from everbeat.config.complete import Completion
+from everbeat.config.rules import Mode, OneOf, Schema
+from everbeat.config.setting import CODE, DEFAULT, Settings, section, setting
+from everbeat.config.surroundings import look_around
+from everbeat.config.urls import POSTGRES, SQLITE, masked
 from everbeat.errors import ConfigError
 
-SQLITE = "sqlite:///"
-POSTGRES = ("postgresql://", "postgres://")
-MASK = "***"
-_USER_SECRET = re.compile(r"(://[^:/@]*:).*@", re.DOTALL)
-_QUERY_SECRET = re.compile(r"([?&](?:ssl)?password=)[^&#]*", re.IGNORECASE)
-_SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+DEFAULT_PATH = "everbeat.db"
+Durability = Literal["full", "normal"]
+_DURABILITY: Durability = setting("full", OneOf(choices=("full", "normal")))
+_FILE_MODE: int = setting(0o600, Mode())
 
 
+@section("broker")
 @dataclass(frozen=True, slots=True, init=False)
-class SQLiteConfig:
+class SQLiteConfig(Settings):
     path: Path
     """Absolute, whatever was given."""
-    durability: Literal["full", "normal"]
+    durability: Durability = _DURABILITY
     """What a returned `enqueue()` survives: "full" also power loss, "normal" the death of any process."""
-    file_mode: int
+    file_mode: int = _FILE_MODE
+    """Permissions of the file, and of what stands beside it."""
 
-    def __init__(
-        self, path: str | Path, *, durability: Literal["full", "normal"] = "full", file_mode: int = 0o600
-    ) -> None:
-        checks.raise_for(
-            (
-                _path_problem(path),
-                checks.one_of("durability", durability, ("full", "normal")),
-                _mode_problem(file_mode),
-            ),
-            subject="SQLiteConfig",
-        )
-        object.__setattr__(self, "path", Path(os.path.abspath(Path(path).expanduser())))
+    def __init__(self, path: str | Path, *, durability: Durability = _DURABILITY, file_mode: int = _FILE_MODE) -> None:
+        object.__setattr__(self, "path", path)
         object.__setattr__(self, "durability", durability)
         object.__setattr__(self, "file_mode", file_mode)
+        completion = Completion(self)
+        completion.add([urls.path_problem(path)])
+        completion.finish()
+        object.__setattr__(self, "path", Path(os.path.abspath(Path(path).expanduser())))
 
     @property
     def url(self) -> str:
@@ -58,16 +56,17 @@ class SQLiteConfig:
         return {"path": str(self.path), "durability": self.durability, "file_mode": self.file_mode}
 
 
+@section("broker")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresConfig:
+class PostgresConfig(Settings):
     database_url: str = field(kw_only=False, repr=False)
-    schema: str | None = None
+    schema: str | None = setting(None, Schema())
+    """Of PostgreSQL, for the tables; left out: the search path of the connection."""
 
     def __post_init__(self) -> None:
-        checks.raise_for(
-            (_postgres_problem(self.database_url), _schema_problem(self.schema)),
-            subject="PostgresConfig",
-        )
+        completion = Completion(self)
+        completion.add([urls.postgres_problem(self.database_url)])
+        completion.finish()
 
     def __repr__(self) -> str:
         return f"PostgresConfig(database_url={self.location!r}, schema={self.schema!r})"
@@ -89,61 +88,39 @@ class PostgresConfig:
 BrokerConfig = SQLiteConfig | PostgresConfig
 
 
-def broker_from_url(url: str, *, where: str = "database URL") -> BrokerConfig:
-    """sqlite:///relative, sqlite:////absolute or postgresql://..."""
+def broker_from_url(url: str, *, where: str | None = None) -> BrokerConfig:
+    """sqlite:///relative, sqlite:////absolute or postgresql://... `where` is a flag or variable that gave it."""
+    problem = urls.problem(url)
+    if problem is not None:
+        raise ConfigError(problem, subject=where or "database URL")
     if url.startswith(POSTGRES):
-        return PostgresConfig(url)
-    if url.startswith(SQLITE):
-        if "?" in url:
-            raise ConfigError("options can not be given in a sqlite URL; use SQLiteConfig(path, ...)", subject=where)
-        return SQLiteConfig(url.removeprefix(SQLITE))
-    raise ConfigError(
-        f"{masked(url)!r} is not a store; use sqlite:///relative/path.db, sqlite:////absolute/path.db or postgresql://...",
-        subject=where,
-    )
+        return PostgresConfig(url).with_origins({"database_url": where or CODE})
+    return SQLiteConfig(url.removeprefix(SQLITE)).with_origins({"path": where or CODE})
+
+
+def moved(broker: BrokerConfig, url: str, *, where: str) -> BrokerConfig:
+    """The store at that URL, with the other settings of this one where they apply."""
+    there = broker_from_url(url, where=where)
+    match broker, there:
+        case SQLiteConfig(), SQLiteConfig():
+            return broker.changed(where, path=there.path)
+        case PostgresConfig(), PostgresConfig():
+            return broker.changed(where, database_url=there.database_url)
+    return there
+
+
+def default_broker() -> BrokerConfig:
+    """The store that the surroundings name, else a file in the working directory."""
+    around = look_around()
+    if around.problems:
+        raise ConfigError(around.problems, subject="configuration")
+    found = around.find(STORE)
+    if found is None:
+        return SQLiteConfig(DEFAULT_PATH).with_origins({"path": DEFAULT})
+    if isinstance(found.value, Path):
+        return SQLiteConfig(found.value).with_origins({"path": found.origin})
+    return broker_from_url(found.value, where=found.origin)
 
 
 def broker_from_facts(facts: dict[str, Any]) -> BrokerConfig:
     return PostgresConfig(**facts) if "database_url" in facts else SQLiteConfig(**facts)
-
-
-def masked(url: str) -> str:
-    """The URL with every password replaced; rather too much than too little where the URL is not well formed."""
-    return _QUERY_SECRET.sub(rf"\1{MASK}", _USER_SECRET.sub(rf"\1{MASK}@", url))
-
-
-def _path_problem(path: object) -> str | None:
-    if not isinstance(path, str | os.PathLike):
-        return f"path must be a path, not {path!r}"
-    text = os.fspath(path)
-    if not isinstance(text, str) or not text or "\0" in text:
-        return f"path {path!r} does not name a file"
-    if ":memory:" in text or text.startswith("file:"):
-        return "a database in memory is private to one connection and lost with it; give the path of a file"
-    if text.endswith("/") or text.startswith(("sqlite:", "postgres")):
-        return f"path {text!r} does not name a file; a URL goes to Everbeat(url)"
-    return None
-
-
-def _mode_problem(mode: object) -> str | None:
-    if isinstance(mode, int) and not isinstance(mode, bool) and 0 <= mode <= 0o777 and mode & 0o600 == 0o600:
-        return None
-    shown = oct(mode) if isinstance(mode, int) else repr(mode)
-    return f"file_mode must be permission bits that let the owner read and write, such as 0o600 or 0o660, not {shown}"
-
-
-def _postgres_problem(url: object) -> str | None:
-    if not isinstance(url, str) or not url.startswith(POSTGRES):
-        shown = masked(url) if isinstance(url, str) else url
-        return f"database_url must start with postgresql://, not {shown!r}"
-    try:
-        _ = urlsplit(url).port
-    except ValueError as error:
-        return f"database_url {masked(url)!r} can not be read: {error}"
-    return None
-
-
-def _schema_problem(schema: object) -> str | None:
-    if schema is None or (isinstance(schema, str) and _SCHEMA.fullmatch(schema)):
-        return None
-    return f"schema must be a plain PostgreSQL identifier of at most 63 characters, not {schema!r}"

@@ -37,7 +37,7 @@ def number(name: str, value: object, low: float, high: float, *, unit: str = "")
 
 
 def flag(name: str, value: object) -> str | None:
-    return None if isinstance(value, bool) else f"{name} must be True or False, not {value!r}"
+    return None if isinstance(value, bool) else f"{name} must be true or false, not {value!r}"
 
 
 def one_of(name: str, value: object, allowed: Iterable[str]) -> str | None:

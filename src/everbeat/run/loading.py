@@ -10,11 +10,15 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
+from pathlib import Path
+from types import TracebackType
 from typing import Any, Protocol
 
+from everbeat.errors import ConfigError
 from everbeat.hooks import Hooks
 from everbeat.run.failure import cut
 
+_OURS = (str(Path(__file__).parents[1]), "<string>")
 _NOT_THEIRS = (__file__, importlib.__file__, "<frozen importlib")
 """Where the frames between us and a module that is imported are."""
 
@@ -49,7 +53,7 @@ class RunnableApp(Protocol):
 
 
 class AppUnusable(Exception):
-    """The application can not be imported: `kind` is "missing" or "raised"."""
+    """The application can not be imported: `kind` is "missing", "config" or "raised"."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -82,12 +86,23 @@ def _import(name: str) -> Any:
     except BaseException as error:  # user code, which may also call sys.exit()
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise AppUnusable("missing", f"there is no module {error.name} in {os.getcwd()} or sys.path") from error
+        if isinstance(error, ConfigError):  # says all there is to say, but not which line of the code made it
+            raise AppUnusable("config", _place(error) + str(error)) from error
         raise AppUnusable("raised", _traceback(error)) from error
 
 
 def _traceback(error: BaseException) -> str:
     """From the first line of the user's own code on."""
+    return cut("".join(traceback.format_exception(type(error), error, _their_frames(error))))
+
+
+def _place(error: BaseException) -> str:
+    theirs = [frame for frame in traceback.extract_tb(_their_frames(error)) if not frame.filename.startswith(_OURS)]
+    return f"{theirs[-1].filename}:{theirs[-1].lineno}: " if theirs else ""
+
+
+def _their_frames(error: BaseException) -> TracebackType | None:
     where = error.__traceback__
     while where is not None and where.tb_frame.f_code.co_filename.startswith(_NOT_THEIRS):
         where = where.tb_next
-    return cut("".join(traceback.format_exception(type(error), error, where)))
+    return where

@@ -13,11 +13,11 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from everbeat import __version__
 from everbeat.clock import Clock, SystemClock
-from everbeat.config import AppConfig, broker_from_url
+from everbeat.config import AppConfig
 from everbeat.errors import StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
@@ -60,7 +60,7 @@ class WorkerOptions:
 
 
 class AppUnusable(Exception):
-    """The application could not be imported: `kind` is "missing", "raised" or "died"."""
+    """The application could not be imported: `kind` is "missing", "config", "raised" or "died"."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -301,7 +301,7 @@ class Life:
 
 def _config(options: WorkerOptions, facts: AppFacts) -> AppConfig:
     config = AppConfig.from_facts(json.loads(facts.config_json))
-    return replace(config, broker=broker_from_url(options.database_url)) if options.database_url else config
+    return config.at(options.database_url, where="--db") if options.database_url else config
 
 
 def _async_slots(options: WorkerOptions, facts: AppFacts) -> int:
