@@ -10,7 +10,7 @@ from everbeat.decide.room import OWN_PROCESS, Room
 from everbeat.model.order import Order
 from everbeat.model.recovery import Cause, Orphan, Settlement, Verdict
 from everbeat.model.state import Change, TaskStatus
-from everbeat.model.task import Claim, NewTask, Outcome, TaskError, TaskPolicy
+from everbeat.model.task import Claim, NewTask, Outcome, TaskError, TaskKind, TaskPolicy
 from everbeat.model.worker import Host, LockIdentity, NewWorker
 from everbeat.store.interface import Ending, Flush, Flushed, Store, TaskFilter
 
@@ -68,7 +68,8 @@ def an_error(code: str = "UNHANDLED_EXCEPTION", *lineage: str) -> TaskError:
 
 def a_task(**facts: Any) -> NewTask:
     plain: dict[str, Any] = {"id": f"task-{next(numbers)}", "name": "add", "args": b"[1,2]"}
-    return NewTask(**(plain | facts))
+    given = plain | facts
+    return NewTask(given.pop("id"), given.pop("args"), TaskKind(**given))
 
 
 def enqueue(store: Store, **facts: Any) -> str:

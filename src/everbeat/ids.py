@@ -10,13 +10,17 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_.:@/-]{1,128}")
 _RANDOM_BITS = 74
-_STEP_BITS = 40
+_LOW_BITS = 62
+_LOW = (1 << _LOW_BITS) - 1
+_STEP_BITS = 32
 
 
 class Ids:
@@ -43,22 +47,28 @@ class Ids:
     def many(self, count: int) -> list[str]:
         """That many ids, in order."""
         # 48 bits of time above 74 random bits are one number, which must be a random step above the last one.
-        random = self._random_bits(_RANDOM_BITS + count * _STEP_BITS)
-        least = self._now_ms() << _RANDOM_BITS | random >> count * _STEP_BITS
-        steps = (random & (1 << count * _STEP_BITS) - 1).to_bytes(count * _STEP_BITS // 8)
-        made = []
+        least = self._now_ms() << _RANDOM_BITS | self._random_bits(_RANDOM_BITS)
+        steps = array("I", self._random_bits(count * _STEP_BITS).to_bytes(count * _STEP_BITS // 8))
         with self._lock:
-            for step in (steps[start : start + _STEP_BITS // 8] for start in range(0, len(steps), _STEP_BITS // 8)):
-                self._last = max(least, self._last + 1 + int.from_bytes(step))
-                made.append(_uuid7(self._last))
-        return made
+            numbers = list(accumulate(steps[1:], _step, initial=max(least, self._last + 1 + steps[0]))) if count else []
+            self._last = max(numbers, default=self._last)
+        return list(_uuids7(numbers))
 
 
-def _uuid7(bits: int) -> str:
-    """122 bits with version and variant in their places, as text."""
-    time_part, a, b = bits >> 74, bits >> 62 & 0xFFF, bits & (1 << 62) - 1
-    text = f"{time_part << 80 | 7 << 76 | a << 64 | 2 << 62 | b:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+def _step(number: int, step: int) -> int:
+    return number + 1 + step
+
+
+def _uuids7(numbers: Iterable[int]) -> Iterator[str]:
+    """Each 122 bits, with version and variant in their places, as text. The upper half is the same for most."""
+    upper, start = -1, ""
+    for number in numbers:
+        if number >> _LOW_BITS != upper:
+            upper = number >> _LOW_BITS
+            moment, middle = f"{upper >> 12:012x}", f"7{upper & 0xFFF:03x}"
+            start = f"{moment[:8]}-{moment[8:]}-{middle}-"
+        text = f"{number & _LOW | 2 << _LOW_BITS:016x}"
+        yield f"{start}{text[:4]}-{text[4:]}"
 
 
 new_id = Ids()

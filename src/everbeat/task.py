@@ -17,7 +17,7 @@ from everbeat.config.checks import Seconds, in_seconds, to_seconds, whole
 from everbeat.errors import PayloadError, StoreUnavailable, TaskConflict
 from everbeat.handle import TaskHandle
 from everbeat.ids import name_problem
-from everbeat.model.task import Enqueued, NewTask, TaskPolicy
+from everbeat.model.task import Enqueued, NewTask, TaskKind, TaskPolicy
 from everbeat.payload import Payload
 
 if TYPE_CHECKING:
@@ -208,14 +208,16 @@ class Task(Sendable[P, R]):
         if options.id is not None and len(calls) > 1:
             raise ValueError(f"id {options.id!r} can not be given to {len(calls)} tasks; enqueue them one by one")
         ids = [options.id] if options.id is not None else self._app.make_ids(len(calls))
-        settings = (
-            options.queue or self.queue, options.priority or self.priority, self.policy.max_attempts,
-            self._stored_policy, options.delay_us, options.run_at_us,
-        )  # fmt: skip
-        tasks = [
-            NewTask(task_id, self.name, args, *settings)
-            for task_id, args in zip(ids, self._encoded(calls), strict=True)
-        ]
+        kind = TaskKind(
+            name=self.name,
+            queue=options.queue or self.queue,
+            priority=options.priority or self.priority,
+            max_attempts=self.policy.max_attempts,
+            policy=self._stored_policy,
+            delay_us=options.delay_us,
+            run_at=options.run_at_us,
+        )
+        tasks = [NewTask(task_id, args, kind) for task_id, args in zip(ids, self._encoded(calls), strict=True)]
         size = batch_size or len(tasks) or 1
         handles: list[TaskHandle[R]] = []
         for start in range(0, len(tasks), size):
@@ -224,7 +226,7 @@ class Task(Sendable[P, R]):
             except StoreUnavailable as outage:
                 doubtful = [task.id for task in tasks[start : start + size]]
                 raise outage.while_sending(doubtful, [handle.id for handle in handles]) from outage
-            handles += map(self._handle_of, stored)
+            handles += self._handles_of(stored)
         return handles
 
     def _encoded(self, calls: Sequence[Call[Any]]) -> Iterator[bytes]:
@@ -236,10 +238,12 @@ class Task(Sendable[P, R]):
             except TypeError as error:
                 raise error if len(calls) == 1 else TypeError(f"call {index}: {error}") from error
 
-    def _handle_of(self, row: Enqueued) -> TaskHandle[R]:
-        if row.conflict:
-            raise TaskConflict(row.id)
-        return TaskHandle(self._app, row.id, self.payload.decode_result, created=row.created)
+    def _handles_of(self, stored: Sequence[Enqueued]) -> list[TaskHandle[R]]:
+        conflict = next((row for row in stored if row.conflict), None)
+        if conflict is not None:
+            raise TaskConflict(conflict.id)
+        app, decode = self._app, self.payload.decode_result
+        return [TaskHandle(app, task_id, decode, created=created) for task_id, created, _ in stored]
 
 
 class SyncTask(Task[P, R]):

@@ -9,7 +9,7 @@ from everbeat.decide.room import Room
 from everbeat.ids import new_id
 from everbeat.model.recovery import Verdict
 from everbeat.model.state import Change
-from everbeat.model.task import Claim, NewTask, Outcome, TaskError
+from everbeat.model.task import Claim, NewTask, Outcome, TaskError, TaskKind
 from everbeat.model.worker import LockIdentity, NewWorker
 from everbeat.run.lockfile import this_host
 from everbeat.store.interface import Ending, Flush, Store
@@ -30,7 +30,7 @@ Command = Callable[..., Ended]
 
 
 def send(store: Store, name: str = "shop.add", **given: Any) -> str:
-    task = NewTask(**({"id": new_id(), "name": name, "args": b"{}"} | given))
+    task = NewTask(given.pop("id", new_id()), given.pop("args", b"{}"), TaskKind(name, **given))
     store.enqueue([task])
     return task.id
 

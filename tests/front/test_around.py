@@ -32,11 +32,11 @@ class Stage:
 
     def send(self, name: str, **arguments: Any) -> TaskHandle[Any]:
         """By name, with plain JSON: the function itself is known to the worker only."""
-        from everbeat.model.task import NewTask
+        from everbeat.model.task import NewTask, TaskKind
         from everbeat.payload import ENCODER
 
         task_id = self.app.make_ids(1)[0]
-        self.app.store.enqueue([NewTask(task_id, name, ENCODER.encode(arguments), max_attempts=2)])
+        self.app.store.enqueue([NewTask(task_id, ENCODER.encode(arguments), TaskKind(name, max_attempts=2))])
         return self.app.handle(task_id)
 
     def start(self, *words: str) -> "subprocess.Popen[bytes]":

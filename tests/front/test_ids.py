@@ -24,6 +24,25 @@ def test_ids_of_one_millisecond_grow() -> None:
     assert made == sorted(set(made))
 
 
+def test_many_ids_at_once_grow_too_and_are_uuids() -> None:
+    ids = Ids()
+
+    made = [*ids.many(3000), ids(), *ids.many(0), *ids.many(1)]
+
+    assert made == sorted(set(made))
+    assert len(made) == 3002
+    assert {(uuid.UUID(one).version, str(uuid.UUID(one)) == one) for one in made} == {(7, True)}
+
+
+def test_the_upper_half_of_an_id_follows_the_lower_half() -> None:
+    ids = Ids(now_ms=lambda: 1, random_bits=lambda bits: (1 << bits) - 1)
+
+    first, second = ids.many(2)
+
+    assert first == "00000000-0001-7fff-bfff-ffffffffffff"
+    assert second == "00000000-0002-7000-8000-0000ffffffff"
+
+
 def test_ids_grow_when_the_clock_steps_back() -> None:
     times = iter([2000, 1000, 1001, 2001])
     ids = Ids(now_ms=lambda: next(times))
@@ -37,7 +56,7 @@ def test_time_and_randomness_can_be_given() -> None:
     def source() -> Ids:
         return Ids(now_ms=lambda: 5, random_bits=lambda bits: bits)
 
-    assert [source()() for _ in range(2)] == ["00000000-0005-7000-8000-000000000000"] * 2
+    assert [source()() for _ in range(2)] == ["00000000-0005-7000-8000-00000000004a"] * 2
 
 
 def test_threads_never_get_the_same_id() -> None:

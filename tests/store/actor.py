@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from everbeat.model.task import NewTask
+from everbeat.model.task import NewTask, TaskKind
 from everbeat.store.sqlite.store import SQLiteStore
 
 
@@ -25,7 +25,7 @@ def send(store: SQLiteStore, name: str, threads: int, count: int) -> None:
 
     def work(thread: int) -> None:
         for number in range(count):
-            store.enqueue([NewTask(id=f"{name}-{thread}-{number}", name="add", args=b"[]")])
+            store.enqueue([NewTask(f"{name}-{thread}-{number}", b"[]", TaskKind("add"))])
 
     workers = [threading.Thread(target=work, args=(thread,)) for thread in range(threads)]
     say("ready")
@@ -42,9 +42,7 @@ def send_for_ever(store: SQLiteStore, name: str) -> None:
     number = 0
     while True:
         number += 1
-        stored = store.enqueue(
-            [NewTask(id=f"{name}-{number}-{part}", name="add", args=b"x" * 2_000) for part in range(5)]
-        )
+        stored = store.enqueue([NewTask(f"{name}-{number}-{part}", b"x" * 2_000, TaskKind("add")) for part in range(5)])
         say(*(one.id for one in stored))
 
 
@@ -66,7 +64,7 @@ def hold_turnstile(store: SQLiteStore) -> None:
 
 def leave_open(store: SQLiteStore) -> None:
     """Uses everything and closes nothing, with a thread that waits for its turn."""
-    store.enqueue([NewTask(id="left-open", name="add", args=b"[]")])
+    store.enqueue([NewTask("left-open", b"[]", TaskKind("add"))])
     store.listen("left-open")
     store.counts()
     say("done")

@@ -310,16 +310,16 @@ def test_a_child_that_outlives_its_parent_keeps_what_it_writes(tmp_path: Path) -
     otherwise the next process to close takes the write-ahead log away under it."""
     code = """
 import os, sys
-from everbeat.model.task import NewTask
+from everbeat.model.task import NewTask, TaskKind
 from everbeat.store.sqlite.store import SQLiteStore
 store = SQLiteStore(sys.argv[1])
-store.enqueue([NewTask(id="parent", name="add", args=b"[]")])
+store.enqueue([NewTask("parent", b"[]", TaskKind("add"))])
 if os.fork():
     os._exit(0)
-store.enqueue([NewTask(id="child", name="add", args=b"[]")])
+store.enqueue([NewTask("child", b"[]", TaskKind("add"))])
 print("written", flush=True)
 sys.stdin.readline()
-store.enqueue([NewTask(id="later", name="add", args=b"[]")])
+store.enqueue([NewTask("later", b"[]", TaskKind("add"))])
 print("written again", flush=True)
 sys.stdin.readline()
 """

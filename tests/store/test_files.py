@@ -62,10 +62,10 @@ def test_two_processes_that_create_a_store_at_once_get_the_same_one(path: Path) 
     code = """
 import sys
 from everbeat.store.sqlite.store import SQLiteStore
-from everbeat.model.task import NewTask
+from everbeat.model.task import NewTask, TaskKind
 sys.stdin.readline()
 store = SQLiteStore(sys.argv[1])
-store.enqueue([NewTask(id=sys.argv[2], name="add", args=b"[]")])
+store.enqueue([NewTask(sys.argv[2], b"[]", TaskKind("add"))])
 """
     processes = [
         subprocess.Popen([sys.executable, "-c", code, str(path), f"task-{number}"], stdin=subprocess.PIPE)

@@ -14,7 +14,7 @@ from everbeat.errors import TaskNotFound
 from everbeat.ids import new_id
 from everbeat.model.order import Order
 from everbeat.model.state import Change, TaskStatus, sources
-from everbeat.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, LateOutcome, NewTask, TaskInfo
+from everbeat.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, LateOutcome, NewTask, TaskInfo, TaskKind
 from everbeat.report.text import Column, ago, fields, plain, stamp
 from everbeat.store.interface import Store
 from everbeat.task import SendOptions
@@ -213,17 +213,17 @@ def _store_by_name(name: str, call: list[Any] | dict[str, Any], options: SendOpt
         raise typer.BadParameter(
             'arguments are stored by name, and only the application knows the names: use {"name": value}, or --app'
         )
-    task = NewTask(
-        id=new_id(),
+    kind = TaskKind(
         name=name,
         queue=options.queue or DEFAULT_QUEUE,
         priority=options.priority or DEFAULT_PRIORITY,
-        args=json.dumps(call or {}, separators=(",", ":"), ensure_ascii=False).encode(),
         delay_us=options.delay_us,
     )
+    args = json.dumps(call or {}, separators=(",", ":"), ensure_ascii=False).encode()
+    task = NewTask(new_id(), args, kind)
     with which.existing_store(db, None) as store:
         store.enqueue([task])
-    return {"id": task.id, "name": task.name, "queue": task.queue}
+    return {"id": task.id, "name": name, "queue": kind.queue}
 
 
 # -- orders -----------------------------------------------------------------------------------------------------------

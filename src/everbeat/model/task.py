@@ -61,18 +61,24 @@ class TaskPolicy:
         return self
 
 
-class NewTask(NamedTuple):
-    """A task on its way into the store. Times are microseconds UTC. A tuple: they are made by the hundred thousand."""
+class TaskKind(NamedTuple):
+    """What tasks that are sent together have in common. Times are microseconds UTC."""
 
-    id: str
     name: str
-    args: bytes
     queue: str = DEFAULT_QUEUE
     priority: int = DEFAULT_PRIORITY
     max_attempts: int = 1
     policy: str | None = None
     delay_us: int | None = None
     run_at: int | None = None
+
+
+class NewTask(NamedTuple):
+    """A task on its way into the store. A short tuple: they are made by the hundred thousand."""
+
+    id: str
+    args: bytes
+    kind: TaskKind
 
 
 class Enqueued(NamedTuple):

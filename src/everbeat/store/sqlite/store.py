@@ -341,7 +341,7 @@ class SQLiteStore:
                 self._done.ring(lambda name: name.partition(".")[0] in ended)
 
     def _ring_for(self, tasks: Sequence[NewTask]) -> None:
-        self._ring_workers({(task.queue, task.name) for task in tasks})
+        self._ring_workers({(kind.queue, kind.name) for kind in {task.kind for task in tasks}})
 
     def _ring_workers(self, kinds: set[Kind] | None) -> None:
         """Wake every worker that can run one of the kinds (None: any); a busy one finds the task by itself."""
