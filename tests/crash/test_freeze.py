@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.crash.conftest import MakeYard
-from tests.crash.yard import FAST, Worker, Yard, is_stopped
+from tests.crash.yard import FAST, Worker, Yard, is_alive, is_stopped
 
 from everbeat import AppConfig, SQLiteConfig, TaskStatus
 from everbeat.errors import StoreUnavailable
@@ -303,6 +303,54 @@ def test_a_worker_that_is_stopped_in_the_middle_of_its_commit_is_killed_although
     assert steady.stop() == 0
 
 
+@pytest.mark.timeout(300)
+def test_a_worker_that_starts_while_nobody_can_even_read_ends_who_is_in_the_way(make_yard: MakeYard) -> None:
+    yard = make_yard(**FAST)
+    victim = yard.worker()
+    ids = stop_inside_a_transaction(yard, victim)
+    yard.tear()
+
+    late = yard.worker(ready=False)
+
+    assert victim.ended(timeout=120) == -9
+    yard.until(lambda: late.is_ready() or late.process.poll() is not None, "it is ready", timeout=120)
+    yard.until_ended(ids, timeout=120)
+    yard.audit(ids)
+    assert f"pid {victim.pid} (stopped)" in late.said()
+    assert late.stop() == 0
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("is_away", [False, True], ids=["the store is there", "the store is away meanwhile"])
+def test_a_worker_declared_dead_goes_on_although_a_process_of_it_could_not_be_ended(
+    make_yard: MakeYard, is_away: bool
+) -> None:
+    """One that is being made by a stopped fork server can not."""
+    yard = make_yard(**FAST)
+    worker = yard.worker(processes=1)
+    (old_id, server), slots = (worker.id, worker.fork_server), worker.slots
+    os.kill(server, signal.SIGSTOP)
+    os.kill(slots[0], signal.SIGKILL)
+    yard.until_event("child.died", worker_id=old_id)
+
+    assert yard.app.get_broker().sync.mark_worker_dead(old_id)
+    yard.until(lambda: not any(is_alive(pid) for pid in slots), "its other processes are ended")
+    if is_away:
+        files = [path for path in yard.path.iterdir() if path.name.startswith("yard.db") and path.is_file()]
+        for path in files:
+            path.rename(path.with_name(f"away-{path.name}"))
+        yard.until(lambda: "there is no store" in worker.said(), "it has noticed")
+        for path in files:
+            path.with_name(f"away-{path.name}").rename(path)
+    yard.until(lambda: worker.info.status is WorkerStatus.ALIVE, "it has a new id")
+    worker.thaw(server)
+    task_id = yard.send("quick")
+    yard.until_ended([task_id])
+
+    assert yard.task(task_id).worker_id == worker.id != old_id
+    assert worker.stop() == 0
+
+
 def goes_on_under_a_new_id(yard: Yard, worker: Worker, old_id: str) -> bool:
     yard.until(lambda: worker.info.status is WorkerStatus.ALIVE, "the zombie has a new row")
     old = next(row for row in yard.store.workers() if row.id == old_id)
@@ -340,8 +388,7 @@ def stop_inside_a_transaction(yard: Yard, worker: Worker) -> list[str]:
 
 
 def names_the_blocker(path: Path, pid: int) -> bool:
-    """Or says that the protocol of locking is broken, if it was stopped in the very middle of its commit."""
-    with pytest.raises(StoreUnavailable, match=rf"blocked by pid {pid} \(stopped\)|locking protocol"):
+    with pytest.raises(StoreUnavailable, match=rf"blocked by pid {pid} \(stopped\)"):
         write_something(path)
     return True
 

@@ -1,5 +1,6 @@
 """kill -9 of a task process, of the supervisor, of the fork server, of everything."""
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -145,6 +146,29 @@ def test_an_application_that_broke_while_its_worker_runs_is_waited_for(yard: Yar
 
     assert yard.status(task_id) is TaskStatus.COMPLETED
     assert worker.stop() == 0
+
+
+def test_a_worker_whose_application_has_learned_a_task_says_so_in_this_life_and_in_the_next(
+    yard: Yard, tmp_path: Path
+) -> None:
+    module = tmp_path / "shop.py"
+    module.write_text("from ground import app\n")
+    worker = yard.worker(target="shop:app", directory=tmp_path, environment={"PYTHONPATH": f"{SOURCES}:{APPS}"})
+    old_id = worker.id
+
+    module.write_text("from ground import app\n\n@app.task(name='learned')\ndef learned() -> None: ...\n")
+    os.kill(worker.fork_server, signal.SIGKILL)
+    yard.until(lambda: "learned" in names_of(yard, old_id), "its row says so")
+    assert yard.app.get_broker().sync.mark_worker_dead(old_id)
+    yard.until(lambda: worker.info.status is WorkerStatus.ALIVE, "it has a new id")
+
+    assert "learned" in names_of(yard, worker.id)
+    assert worker.id != old_id
+    assert worker.stop() == 0
+
+
+def names_of(yard: Yard, worker_id: str) -> list[str]:
+    return json.loads(yard.query("SELECT task_names FROM everbeat_workers WHERE id = ?", worker_id)[0][0])
 
 
 def test_what_waits_behind_a_long_task_when_everything_is_killed_is_run_later_and_never_failed(yard: Yard) -> None:

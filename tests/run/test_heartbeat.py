@@ -71,6 +71,16 @@ def test_a_hung_dispatcher_is_not_beaten_for(stage: Stage) -> None:
     assert silence(stage, worker) == 0
 
 
+def test_a_worker_that_takes_long_to_begin_is_beaten_for(stage: Stage) -> None:
+    worker = stage.worker()
+
+    for _ in range(3):
+        stage.clock.advance(20)
+        worker.heartbeat.tick()
+
+    assert silence(stage, worker) == 0
+
+
 def test_what_the_dispatcher_does_not_hold_is_returned_after_two_beats(stage: Stage) -> None:
     worker = stage.worker(processes=1)
     worker.get_up()

@@ -217,10 +217,18 @@ class Crew:
         self._ended: list[_Child] = []
         self._news: list[News] = []
         self._stopped = False
+        self.facts: AppFacts | None = None
+        """What the newest fork server that came up says of the application."""
 
     def equip(self, lock: WorkerLock, journal: Journal, *, beat_seconds: float) -> None:
-        """What children made from now on lock, write and beat: those of one worker id. Needed before the first `spawn`;
-        again, once no child is left, when the worker takes a new id."""
+        """What children made from now on lock, write and beat: those of one worker id. Needed before the first `spawn`,
+        and again when the worker takes a new id. A child of the old id that could not be ended is not spoken of again:
+        SIGKILL is on its way to it, and the old lock says how long it lives."""
+        for child in list(self._children.values()):
+            self.kill(child.slot)
+            self._forget(child)
+        self._unordered.clear()
+        self._news = [news for news in self._news if isinstance(news, AppReady | AppFailed)]
         self._journal = journal
         self._kit = Kit(str(lock.path), str(journal.path), beat_seconds)
 
@@ -397,17 +405,14 @@ class Crew:
         match message:
             case Loaded():
                 server.loaded = True
-                self._news.append(
-                    AppReady(
-                        AppFacts(
-                            store_url=message.store_url,
-                            config_json=message.config_json,
-                            sync_names=message.sync_names,
-                            async_names=message.async_names,
-                            fork_reason=message.fork_reason,
-                        )
-                    )
+                self.facts = AppFacts(
+                    store_url=message.store_url,
+                    config_json=message.config_json,
+                    sync_names=message.sync_names,
+                    async_names=message.async_names,
+                    fork_reason=message.fork_reason,
                 )
+                self._news.append(AppReady(self.facts))
                 self._give_orders()
             case Unusable():
                 server.complained = True
@@ -589,20 +594,8 @@ class Crew:
     def _bury(self, child: _Child, status: int | None) -> None:
         outcomes = self._listen(child, until_silent=True)
         unread = self._read_back(child)
-        if child.channels is not None:
-            self._watch.drop(child.channels.outcomes.end.fileno())
-            child.channels.close()
-            self._by_number.pop(child.number, None)
-        seconds_alive = 0.0
-        if child.pidfd >= 0:
-            seconds_alive = (child.ended_at or time.monotonic()) - child.born_at
-            self._watch.drop(child.pidfd)
-            os.close(child.pidfd)
-            child.pidfd = -1
-        for passing in (self._ended, self._released):
-            if child in passing:
-                passing.remove(child)
-        del self._children[child.slot]
+        seconds_alive = (child.ended_at or time.monotonic()) - child.born_at if child.pidfd >= 0 else 0.0
+        self._forget(child)
         self._news.append(
             Died(
                 slot=child.slot,
@@ -614,6 +607,20 @@ class Crew:
                 seconds_alive=seconds_alive,
             )
         )
+
+    def _forget(self, child: _Child) -> None:
+        if child.channels is not None:
+            self._watch.drop(child.channels.outcomes.end.fileno())
+            child.channels.close()
+            self._by_number.pop(child.number, None)
+        if child.pidfd >= 0:
+            self._watch.drop(child.pidfd)
+            os.close(child.pidfd)
+            child.pidfd = -1
+        for passing in (self._ended, self._released):
+            if child in passing:
+                passing.remove(child)
+        self._children.pop(child.slot, None)
 
 
 def _signal(pidfd: int, signum: signal.Signals) -> bool:

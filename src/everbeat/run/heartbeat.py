@@ -49,10 +49,11 @@ class Heartbeat:
         return self._interval
 
     def _dispatcher_turns(self) -> bool:
+        """Before its first turn, while its worker recovers what others left, it holds nothing that a beat may keep."""
         now = self._clock.mono_us()
         if self._dispatcher.turns != self._turns:
             self._turns, self._turned_at = self._dispatcher.turns, now
-        return now - self._turned_at < HUNG_US
+        return self._turns == 0 or now - self._turned_at < HUNG_US
 
     def _return_strangers(self, strangers: list[Claim]) -> None:
         turn = self._dispatcher.turns  # before `held`: what an earlier turn has claimed is in it

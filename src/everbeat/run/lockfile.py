@@ -135,11 +135,6 @@ def probe(lock: LockIdentity, worker_id: str, host: Host, me: Host) -> tuple[Liv
     return Liveness.FREE, f"worker {worker_id} is gone: its lock is free"
 
 
-def is_running(host: Host) -> bool:
-    """Whether the very process that this host names is there, as seen from this pid namespace."""
-    return os.stat("/proc/self/ns/pid").st_ino == host.pid_namespace and _start_ticks(host.pid) == host.pid_started
-
-
 def is_worker(directory: Path, pid: int) -> bool:
     """Whether this process is a worker, by the lock files alone: the store may be unreadable when this is asked."""
     for path in directory.glob("worker-*.lock"):

@@ -48,12 +48,10 @@ class Reaper:
         try:
             self._look()
         except StoreUnavailable:
-            self._unblocker.look(self._peers)
+            self._unblocker.look()
             raise
         if self._unblocker.is_blocked:
-            self._unblocker.look(
-                self._peers
-            )  # most turns only read; that one went well says nothing about the write lock
+            self._unblocker.look()  # most turns only read; that one went well says nothing about the write lock
         return LOOK_SECONDS
 
     def _look(self) -> None:

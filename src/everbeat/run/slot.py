@@ -24,6 +24,10 @@ class Staffing:
     queues: frozenset[str] | None
     frame_depth: int
 
+    @property
+    def names(self) -> frozenset[str]:
+        return self.sync_names | self.async_names
+
 
 class SlotState(Enum):
     STARTING = "starting"

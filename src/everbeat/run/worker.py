@@ -4,6 +4,9 @@ The supervisor runs no user code; what it must know of the application it is tol
 a new id, a lock and a journal, recovers what others left before it claims anything (P10), and ends by a signal, when a
 burst is done, or because others declared it dead: then its processes are killed, what they had finished is offered, and
 the next life begins (PROTOCOL 2).
+
+The first life needs a store that can be opened, or one that only a frozen process keeps from it; a later one waits for
+the store for as long as it takes.
 """
 
 import json
@@ -14,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from pathlib import Path
 
 from everbeat import __version__
 from everbeat.clock import Clock, SystemClock
@@ -24,21 +28,22 @@ from everbeat.model.event import Event
 from everbeat.model.recovery import RecoveryReport
 from everbeat.model.worker import NewWorker
 from everbeat.report.log import Reporter
-from everbeat.run.crew import AppFacts, AppFailed, AppReady, Crew
+from everbeat.run.crew import AppFacts, AppFailed, Crew
 from everbeat.run.dispatcher import Dispatcher
 from everbeat.run.heartbeat import Heartbeat
 from everbeat.run.journal import DEFAULT_ENTRIES, Journal
 from everbeat.run.lockfile import WorkerLock, this_host
 from everbeat.run.reaper import Reaper
 from everbeat.run.recovery import Recovery
-from everbeat.run.service import Service
+from everbeat.run.service import Loop, Service
 from everbeat.run.signals import Signals
 from everbeat.run.slot import Staffing
 from everbeat.run.unblock import Unblocker
 from everbeat.store.interface import Store
-from everbeat.store.open import open_store
+from everbeat.store.open import open_store, site_of
 
 PATIENCE = 2.0
+RETRY_SECONDS = 0.25
 POLL_US = 500_000
 DEFAULT_ASYNC_SLOTS = 100
 DISMISS_SECONDS = 10.0
@@ -80,13 +85,15 @@ def run_worker(
         crew = Crew(target=options.target, imports=options.imports)
         outer.callback(crew.stop)
         crew.start()
-        facts = _await_app(crew, signals)
-        while facts is not None:
+        lives = 0
+        while facts := _await_app(crew, signals):
+            lives += 1
             with ExitStack() as stack:
-                life = Life(options, crew, facts, clock, reporter, stack)
-                if not life.register(signals):
+                entry = Entry(options, crew, facts, clock, reporter)
+                begun = entry.begin_life(stack, signals, insist=lives > 1)
+                if begun is None:
                     return 0
-                report = life.begin()
+                life, report = begun
                 announce(life, report)
                 if not life.go_on(signals):
                     return 0
@@ -94,110 +101,138 @@ def run_worker(
 
 
 def _await_app(crew: Crew, signals: Signals) -> AppFacts | None:
-    """What the fork server says of the application; None if we were told to stop meanwhile."""
+    """What the newest fork server says of the application; None if we were told to stop meanwhile."""
     poll = select.poll()
     poll.register(crew.fileno(), select.POLLIN)
     poll.register(signals.fileno(), select.POLLIN)
     while not signals.take():
+        if crew.facts is not None:
+            return crew.facts
         for news in crew.collect():
-            if isinstance(news, AppReady):
-                return news.facts
             if isinstance(news, AppFailed):
                 raise AppUnusable(news.kind, news.message)
-        poll.poll(1000)
+        poll.poll(0 if crew.facts else 1000)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The way into the store, which may be closed just now."""
+
+    options: WorkerOptions
+    crew: Crew
+    facts: AppFacts
+    clock: Clock
+    reporter: Reporter
+
+    def begin_life(
+        self, stack: ExitStack, signals: Signals, *, insist: bool
+    ) -> "tuple[Life, RecoveryReport | None] | None":
+        """A life that is ready to work, with its report; None if we were told to stop meanwhile. A store that can not
+        be used is waited for if a process is in its way, or if we `insist`."""
+        config = _config(self.options, self.facts)
+        unblocker = Unblocker(site_of(config), config.recovery, self.clock, self.reporter)
+        while not signals.take():
+            with ExitStack() as attempt:
+                try:
+                    life = Life(self, attempt, creates_store=not insist)
+                    life.register()
+                    report = life.begin()
+                except StoreUnavailable as error:
+                    if not unblocker.look() and not insist:
+                        raise
+                    self.reporter.store_unavailable("start", error)
+                else:
+                    stack.push(attempt.pop_all())
+                    return life, report
+            select.select([signals], [], [], RETRY_SECONDS)
+        return None
 
 
 class Life:
     """A worker under one id."""
 
-    def __init__(
-        self,
-        options: WorkerOptions,
-        crew: Crew,
-        facts: AppFacts,
-        clock: Clock,
-        reporter: Reporter,
-        stack: ExitStack,
-    ) -> None:
-        self.options = options
-        self.facts = facts
+    def __init__(self, entry: Entry, stack: ExitStack, *, creates_store: bool) -> None:
+        options, facts = self.options, self.facts = entry.options, entry.facts
         self.config = _config(options, facts)
         self.name = options.name or socket.gethostname()
         self.worker_id = f"{self.name}-{secrets.token_hex(4)}"
         self.host = this_host()
         self.async_slots = _async_slots(options, facts)
-        self._crew = crew
-        self._clock = clock
-        self._reporter = reporter
+        self._crew = entry.crew
+        self._clock = entry.clock
+        self._reporter = entry.reporter
         self._stack = stack
         self._services: list[Service] = []
         self._version = -1
-        self.store = self._open_store()
-        directory = self.store.state_directory
+        self._names = (*facts.sync_names, *facts.async_names)
+        """As the store has them."""
+        self.store = self._open_store(create=creates_store)
         self._keeps_files = False
         """Whether lock and journal stay: as the proof of our end, and the record of what had begun."""
-        self._lock = WorkerLock.create(directory, self.worker_id)
-        stack.callback(lambda: self._lock.close(unlink=not self._keeps_files))
-        self._journal = Journal.create(
-            directory,
-            self.worker_id,
-            boot_id=self.host.boot_id,
-            slots=2 + 2 * max(1, options.processes),
-            entries=max(DEFAULT_ENTRIES, 2 * (self.async_slots + 2 * options.processes * options.frame_depth)),
-        )
-        stack.callback(lambda: self._journal.close(unlink=not self._keeps_files))
+        self._make_files(self.store.state_directory)
         self._bell = stack.enter_context(closing(self.store.listen(self.worker_id)))
-        crew.equip(self._lock, self._journal, beat_seconds=self._interval)
+        self._crew.equip(self._lock, self._journal, beat_seconds=self._interval)
         self.dispatcher = Dispatcher(
             worker_id=self.worker_id,
             hostname=self.host.name,
             store=self.store,
-            crew=crew,
+            crew=self._crew,
             journal=self._journal,
             staffing=self._staffing(),
             recovery=self.config.recovery.to_policy(),
-            clock=clock,
+            clock=self._clock,
         )
         self._heartbeat = Heartbeat(
             worker_id=self.worker_id,
             store=self._open_store(),
             dispatcher=self.dispatcher,
             recovery=self.config.recovery.to_policy(),
-            clock=clock,
+            clock=self._clock,
             interval=self._interval,
-            reporter=reporter,
+            reporter=self._reporter,
         )
 
-    def register(self, signals: Signals) -> bool:
-        """Enter the store; if a frozen process is in the way, as soon as it is not. False: told to stop meanwhile."""
+    def _make_files(self, directory: Path) -> None:
+        options = self.options
+        try:
+            self._lock = WorkerLock.create(directory, self.worker_id)
+            self._stack.callback(lambda: self._lock.close(unlink=not self._keeps_files))
+            self._journal = Journal.create(
+                directory,
+                self.worker_id,
+                boot_id=self.host.boot_id,
+                slots=2 + 2 * max(1, options.processes),
+                entries=max(DEFAULT_ENTRIES, 2 * (self.async_slots + 2 * options.processes * options.frame_depth)),
+            )
+            self._stack.callback(lambda: self._journal.close(unlink=not self._keeps_files))
+        except OSError as error:
+            raise StoreUnavailable(f"can not make the files of a worker in {directory}: {error.strerror}") from error
+
+    def register(self) -> None:
         worker = NewWorker(
             id=self.worker_id,
             name=self.name,
             host=self.host,
             lock=self._lock.identity,
             queues=self.options.queues,
-            task_names=(*self.facts.sync_names, *self.facts.async_names),
+            task_names=self._names,
             processes=self.options.processes,
             async_slots=self.async_slots,
             beat_interval_ms=round(self._interval * 1000),
             version=__version__,
         )
-        unblocker = Unblocker(self.store, self.config.recovery, self._clock, self._reporter)
-        while not signals.take():
-            try:
-                self._keeps_files = True
-                self.store.register(worker)
-            except StoreUnavailable as error:
-                self._keeps_files = error.maybe_stored
-                if not unblocker.look():
-                    raise
-            else:
-                return True
-        return False
+        try:
+            self._keeps_files = True
+            self.store.register(worker)
+        except StoreUnavailable as error:
+            self._keeps_files = error.maybe_stored
+            raise
 
     def begin(self) -> RecoveryReport | None:
-        """Recover what others left, start the loops. Nothing is claimed before this is done (P10)."""
+        """Beat, recover what others left, start the other loops. Nothing is claimed before this is done (P10)."""
+        self._stack.callback(self._stop_services)
+        self._serve(self._heartbeat)
         recovery = self.config.recovery
         actor = f"startup/{self.worker_id}"
         report = Recovery(self.store, recovery, self.host).run(actor=actor, but=self.worker_id)
@@ -210,10 +245,16 @@ class Life:
             clock=self._clock,
             reporter=self._reporter,
         )
-        self._services = [Service(self._heartbeat, self._reporter), Service(reaper, self._reporter)]
-        for service in self._services:
-            service.start()
+        self._serve(reaper)
         return report
+
+    def _serve(self, loop: Loop) -> None:
+        self._services.append(Service(loop, self._reporter))
+        self._services[-1].start()
+
+    def _stop_services(self) -> None:
+        for service in self._services:
+            service.stop()
 
     def go_on(self, signals: Signals) -> bool:
         """Turn the dispatcher until this life ends. True: it was declared dead, and another one should begin."""
@@ -244,6 +285,10 @@ class Life:
     def _look_for_changes(self) -> None:
         """The slow poll under the bell; and, now and then, a look at processes that do not answer."""
         try:
+            if self.dispatcher.staffing.names != frozenset(self._names):
+                names = tuple(sorted(self.dispatcher.staffing.names))
+                self.store.renew_names(self.worker_id, names)
+                self._names = names
             version = self.store.data_version()
         except StoreUnavailable as error:
             self._reporter.store_unavailable("dispatcher", error)
@@ -255,8 +300,7 @@ class Life:
 
     def _end(self, *, fenced: bool) -> None:
         """Commit the goodbye, then let go of what proves us alive (PROTOCOL 10)."""
-        for service in self._services:
-            service.stop()
+        self._stop_services()
         self.dispatcher.dismiss()
         give_up = time.monotonic() + DISMISS_SECONDS
         while not self.dispatcher.is_dismissed and time.monotonic() < give_up:
@@ -294,9 +338,10 @@ class Life:
             frame_depth=self.options.frame_depth,
         )
 
-    def _open_store(self) -> Store:
-        """Each loop has a connection of its own."""
-        return self._stack.enter_context(closing(open_store(self.config, clock=self._clock, patience=PATIENCE)))
+    def _open_store(self, *, create: bool = False) -> Store:
+        """Each loop has a connection of its own. Only the first life may make a store that is not there."""
+        store = open_store(self.config, create=create, clock=self._clock, patience=PATIENCE)
+        return self._stack.enter_context(closing(store))
 
 
 def _config(options: WorkerOptions, facts: AppFacts) -> AppConfig:

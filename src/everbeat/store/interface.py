@@ -141,14 +141,21 @@ class Blocker(Protocol):
     def is_stopped(self) -> bool: ...
 
 
-class Store(Protocol):
-    @property
-    def location(self) -> str:
-        """Where it is, for people: absolute, passwords masked."""
+class Site(Protocol):
+    """What can be known of a store that can not be opened now."""
 
     @property
     def state_directory(self) -> Path:
         """Where workers of this store on this host keep their lock files and journals."""
+
+    def blocker(self) -> Blocker | None:
+        """Who keeps everybody from writing, if that can be known."""
+
+
+class Store(Site, Protocol):
+    @property
+    def location(self) -> str:
+        """Where it is, for people: absolute, passwords masked."""
 
     def close(self) -> None: ...
 
@@ -160,6 +167,9 @@ class Store(Protocol):
     # -- the life of a worker ---------------------------------------------------------------------------------------
 
     def register(self, worker: NewWorker) -> None: ...
+
+    def renew_names(self, worker_id: str, task_names: Collection[str]) -> None:
+        """The application of this worker was imported again and knows these tasks now."""
 
     def beat(self, worker_id: str, held: Collection[Held]) -> Beat:
         """Renew the worker row and write one heartbeat per held claim. Never revives a worker declared dead."""
@@ -251,6 +261,3 @@ class Store(Protocol):
 
     def data_version(self) -> int:
         """Changes when somebody else has written; cheap to ask, for what a missed bell would have told."""
-
-    def blocker(self) -> Blocker | None:
-        """Who keeps everybody from writing, if that can be known."""

@@ -5,21 +5,33 @@ from pathlib import Path
 from everbeat.clock import Clock
 from everbeat.config import AppConfig, SQLiteConfig
 from everbeat.errors import ConfigError
-from everbeat.store.interface import Store
+from everbeat.store.interface import Site, Store
 
 
 def open_store(config: AppConfig, *, create: bool = True, clock: Clock | None = None, patience: float = 30.0) -> Store:
     """`create=False` never makes a file: for commands that only look."""
+    broker = _supported(config)
+    from everbeat.store.sqlite.store import SQLiteStore
+
+    return SQLiteStore(
+        Path(broker.path),
+        durability=broker.durability,
+        file_mode=broker.file_mode,
+        create=create and config.auto_migrate,
+        clock=clock,
+        patience=patience,
+    )
+
+
+def site_of(config: AppConfig) -> Site:
+    """Of a store that is perhaps not there, or can not be opened now."""
+    from everbeat.store.sqlite.site import SQLiteSite
+
+    return SQLiteSite(Path(_supported(config).path))
+
+
+def _supported(config: AppConfig) -> SQLiteConfig:
     broker = config.broker
     if isinstance(broker, SQLiteConfig):
-        from everbeat.store.sqlite.store import SQLiteStore
-
-        return SQLiteStore(
-            Path(broker.path),
-            durability=broker.durability,
-            file_mode=broker.file_mode,
-            create=create and config.auto_migrate,
-            clock=clock,
-            patience=patience,
-        )
+        return broker
     raise ConfigError("PostgreSQL is not supported yet by this version; use a sqlite:/// URL")

@@ -19,9 +19,9 @@ from everbeat.model.worker import NewWorker, WorkerInfo
 from everbeat.store.interface import Beat, Flush, Flushed, Held, QueueCount, StaleTask, TaskFilter
 from everbeat.store.sqlite import migrate, side
 from everbeat.store.sqlite.bells import Bell, Ringer, digest
-from everbeat.store.sqlite.blocker import Blocker, find_blocker
 from everbeat.store.sqlite.connection import Database
 from everbeat.store.sqlite.group import GroupCommit
+from everbeat.store.sqlite.site import SQLiteSite
 from everbeat.store.verbs import commanding, counting, living, looking, owning, records, recovering
 
 Kind = tuple[str, str]
@@ -34,7 +34,7 @@ SERVED_PER_SECOND = 20
 dead). Until it is known, the stranger is woken for everything."""
 
 
-class SQLiteStore:
+class SQLiteStore(SQLiteSite):
     def __init__(
         self,
         path: str | Path,
@@ -46,6 +46,7 @@ class SQLiteStore:
         patience: float = 30.0,
     ) -> None:
         path = Path(path).absolute()
+        super().__init__(path)
         _prepare_file(path, file_mode, create=create)
         self._boot_id = _boot_id()
         self.database = Database(path, durability=durability, clock=clock or SystemClock(), patience=patience)
@@ -72,10 +73,6 @@ class SQLiteStore:
     @property
     def location(self) -> str:
         return f"sqlite:///{self.database.path}"
-
-    @property
-    def state_directory(self) -> Path:
-        return side.make_directory(side.directory_of(self.database.path), like=self.database.path)
 
     def close(self) -> None:
         with self._ringing:
@@ -106,6 +103,10 @@ class SQLiteStore:
     def register(self, worker: NewWorker) -> None:
         with self.database.write("register") as tx:
             living.register(tx, worker)
+
+    def renew_names(self, worker_id: str, task_names: Collection[str]) -> None:
+        with self.database.write() as tx:
+            living.renew_names(tx, worker_id, task_names)
 
     def beat(self, worker_id: str, held: Collection[Held]) -> Beat:
         with self.database.write("beat") as tx:
@@ -267,9 +268,6 @@ class SQLiteStore:
 
     def data_version(self) -> int:
         return self.database.data_version()
-
-    def blocker(self) -> Blocker | None:
-        return find_blocker(self.database.path)
 
     def wait(self, task_id: str, timeout: float | None) -> Finished | None:
         end = self.finished(task_id)

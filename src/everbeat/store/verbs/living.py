@@ -26,6 +26,8 @@ INSERT INTO everbeat_workers (id, name, status, hostname, boot_id, pid, pid_star
                               version, started_at, beat_at, beat_mono)
 VALUES (?, ?, 'alive', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
+RENEW_NAMES = "UPDATE everbeat_workers SET task_names = ? WHERE id = ? AND status = 'alive'"
+
 BEATER = "SELECT boot_id FROM everbeat_workers WHERE id = ? AND status = 'alive'"
 
 BEAT = """
@@ -101,6 +103,10 @@ def register(tx: Transaction, worker: NewWorker) -> None:
     )  # fmt: skip
     facts = {"name": worker.name, "pid": host.pid, "hostname": host.name, "processes": worker.processes}
     add_events(tx, [Event(name=event.WORKER_STARTED, worker_id=worker.id, facts=facts)])
+
+
+def renew_names(tx: Transaction, worker_id: str, task_names: Collection[str]) -> None:
+    tx.run(RENEW_NAMES, (json.dumps(tuple(task_names)), worker_id))
 
 
 def beat(tx: Transaction, worker_id: str, held: Collection[Held]) -> bool:

@@ -1,0 +1,18 @@
+"""What can be known of a SQLite store without opening it: where it keeps its files, and who is in the way."""
+
+from pathlib import Path
+
+from everbeat.store.sqlite import side
+from everbeat.store.sqlite.blocker import Blocker, find_blocker
+
+
+class SQLiteSite:
+    def __init__(self, path: Path) -> None:
+        self._path = path.absolute()
+
+    @property
+    def state_directory(self) -> Path:
+        return side.make_directory(side.directory_of(self._path), like=self._path)
+
+    def blocker(self) -> Blocker | None:
+        return find_blocker(self._path)
