@@ -20,7 +20,8 @@ HEAD = """\
 Made by `tools/cli_docs.py` from the commands themselves; a test keeps it current.
 
 Which store: `--db URL`, else the store of `--app MODULE:APP` (or `EVERBEAT_APP`), else `EVERBEAT_DATABASE_URL`, else
-`everbeat.db` in the working directory. A look never creates a store and imports no user code into its own process.
+the file of [configuration.md](configuration.md), else `everbeat.db` in the working directory. A look never creates a
+store and imports no user code into its own process.
 
 | exit code | meaning |
 |---|---|

@@ -422,6 +422,27 @@ def test_a_threshold_and_an_interval_from_two_sources_are_held_against_each_othe
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("everbeat.yaml", "database_url: postgresql://bob:s3cret@db/jobs: {"),
+        ("everbeat.yaml", "database_url: 'postgresql://bob:s3cret@db/jobs"),
+        ("everbeat.yaml", "recovery: {action: 'postgresql://bob:s3cret@db/jobs'}"),
+        ("everbeat.toml", "database_url = 'postgresql://bob:s3cret@db/jobs"),
+        ("everbeat.toml", "database_url = 'mysql://bob:s3cret@db/jobs'"),
+        ("everbeat.toml", "[broker]\npath = 'postgresql://bob:s3cret@db/jobs'"),
+        ("everbeat.toml", "imports = ['postgresql://bob:s3cret@db/jobs']"),
+    ],
+)
+def test_a_wrong_file_does_not_give_its_password_away(name: str, text: str, write: Write) -> None:
+    write(name, text)
+
+    with pytest.raises(ConfigError) as caught:
+        AppConfig()
+
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     "names",
     [("everbeat.toml", "everbeat.yaml"), ("everbeat.toml", "pyproject.toml"), ("everbeat.yaml", "pyproject.toml")],
 )

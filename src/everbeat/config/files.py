@@ -150,6 +150,9 @@ def _yaml(text: str) -> tuple[Any, Lines]:
         return loader.construct_document(node), lines
     except Unreadable:
         raise
+    except yaml.MarkedYAMLError as error:  # its text would show the line itself, which may hold a password
+        line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise Unreadable(f"not YAML: {error.problem or error.context}{line}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise Unreadable(f"not YAML: {error}") from error
     finally:

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from everbeat.config.urls import masked
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
@@ -27,11 +29,12 @@ class Source:
 
 
 def gather(found: Iterable[Found], problems: Iterable[str]) -> Source:
-    """One value for each setting; a setting that is spelled twice is a problem, whatever the values."""
+    """One value for each setting; a setting that is spelled twice is a problem, whatever the values. No problem shows a
+    password, also one that stands in the wrong place."""
     chosen: dict[str, Found] = {}
     listed = list(problems)
     for one in found:
         other = chosen.setdefault(one.key, one)
         if other is not one:
             listed.append(f"{other.origin} and {one.origin} are two spellings of one setting; keep one of them")
-    return Source(found=chosen, problems=tuple(dict.fromkeys(listed)))
+    return Source(found=chosen, problems=tuple(dict.fromkeys(map(masked, listed))))
