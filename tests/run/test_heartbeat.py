@@ -3,6 +3,9 @@
 from tests.run.stage import SimulatedWorker, Stage
 from tests.words import enqueue
 
+from everbeat.report.log import Reporter
+from everbeat.run.heartbeat import Heartbeat
+from everbeat.run.resources import Resources
 from everbeat.store.interface import Flush
 
 
@@ -137,3 +140,28 @@ def test_a_beat_of_a_worker_declared_dead_changes_nothing_and_says_so(stage: Sta
 
     assert worker.heartbeat.is_declared_dead
     assert silence(stage, worker) == 7
+
+
+def pictures(stage: Stage) -> list[tuple[int, int]]:
+    with stage.store.database.read() as tx:
+        rows = tx.all("SELECT tasks_running, tasks_claimed, memory_usage_mb FROM everbeat_worker_states ORDER BY id")
+    assert all(memory > 1 for _, _, memory in rows)  # this process is real
+    return [(running, claimed) for running, claimed, _ in rows]
+
+
+def test_a_beat_brings_a_picture_of_the_worker_every_half_minute(stage: Stage) -> None:
+    worker = stage.worker(processes=1, runner_heartbeat_interval_ms=1_000, claimer_heartbeat_interval_ms=1_000)
+    heartbeat = Heartbeat(
+        worker_id=worker.id, store=worker.store, dispatcher=worker.dispatcher, recovery=worker.config.to_policy(),
+        clock=stage.clock, interval=1.0, reporter=Reporter(), resources=Resources(stage.clock),
+    )  # fmt: skip
+    enqueue(stage.store)
+    heartbeat.tick()
+    worker.get_up()
+
+    for _ in range(31):
+        stage.clock.advance(1)
+        worker.turn()
+        heartbeat.tick()
+
+    assert pictures(stage) == [(0, 0), (1, 0)]

@@ -10,7 +10,7 @@ from tests.words import a_room, a_task, register
 
 from everbeat.store.interface import Flush
 from everbeat.store.sqlite.store import SQLiteStore
-from everbeat.store.verbs import commanding, counting, living, looking, owning, recovering, sending
+from everbeat.store.verbs import commanding, counting, living, looking, owning, recovering, retaining, sending
 
 READY, DUE, OWNED = "everbeat_tasks_ready", "everbeat_tasks_due", "everbeat_tasks_owned"
 BY_SEQ = "SEARCH everbeat_tasks USING INTEGER PRIMARY KEY (rowid=?)"
@@ -58,6 +58,11 @@ PLANS = {
     counting.DUE: [f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>?)", "USE TEMP B-TREE FOR GROUP BY"],
     counting.WAITING: ["SCAN everbeat_tasks USING INDEX everbeat_tasks_waiting"],
     counting.OWNED: [f"SCAN everbeat_tasks USING INDEX {OWNED}", "USE TEMP B-TREE FOR GROUP BY"],
+    counting.NEXT_ENDED_QUEUE: ["SEARCH everbeat_tasks USING COVERING INDEX everbeat_tasks_ended (queue>?)"],
+    retaining.ENDED: [
+        "SEARCH everbeat_tasks USING INDEX everbeat_tasks_ended (queue=? AND status=?"
+        " AND finished_at>? AND finished_at<?)"
+    ],
     counting.NEXT_NAME: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name>?)"],
     counting.NEXT_PRIORITY: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name=? AND priority>?)"],
     counting.OLDEST: [

@@ -73,6 +73,21 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerState:
+    """What a worker looks like at one moment; the store adds when, and who it is."""
+
+    tasks_running: int
+    tasks_claimed: int
+    tasks_completed: int
+    """Since it started; so are the two below."""
+    tasks_failed: int
+    store_errors: int
+    memory_usage_mb: float
+    memory_percent: float
+    cpu_percent: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StaleWorker:
     worker_id: str
     last_heartbeat: datetime

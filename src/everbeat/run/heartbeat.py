@@ -6,22 +6,28 @@ tasks are held. What the store shows as ours but we do not hold, twice in a row,
 dispatcher lies between: one that has committed a claim and is slow to come back from it is about to hold it.
 """
 
+from collections.abc import Sequence
+
 from everbeat.clock import Clock
 from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy
 from everbeat.model.task import Claim
+from everbeat.model.worker import WorkerState
 from everbeat.report.log import Reporter
 from everbeat.run.dispatcher import Dispatcher
 from everbeat.run.recovery import recover_all
-from everbeat.store.interface import Store
+from everbeat.run.resources import Resources
+from everbeat.store.interface import Held, Store
 
 HUNG_US = 10_000_000
+SNAPSHOT_US = 30_000_000
+"""How often a beat brings a picture of the worker, at most."""
 
 
 class Heartbeat:
     name = "heartbeat"
 
     def __init__(self, *, worker_id: str, store: Store, dispatcher: Dispatcher, recovery: RecoveryPolicy, clock: Clock,
-                 interval: float, reporter: Reporter) -> None:  # fmt: skip
+                 interval: float, reporter: Reporter, resources: Resources | None = None) -> None:  # fmt: skip
         self._worker_id = worker_id
         self._store = store
         self._dispatcher = dispatcher
@@ -34,19 +40,39 @@ class Heartbeat:
         self._strangers: set[tuple[str, int]] = set()
         self._strangers_at = 0
         """The dispatcher's turn when they were seen."""
+        self._resources = resources
+        self._pictured_at: int | None = None
         self.is_declared_dead = False
 
     def tick(self) -> float:
         if self.is_declared_dead or not self._dispatcher_turns():
             return min(1.0, self._interval)
         held = self._dispatcher.held()
-        beat = self._store.beat(self._worker_id, held)
+        beat = self._store.beat(self._worker_id, held, self._picture(held))
         self._reporter.store_returned()  # if it was away: a read that goes well proves less
         if not beat.alive:
             self.is_declared_dead = True
             return self._interval
         self._return_strangers(beat.strangers)
         return self._interval
+
+    def _picture(self, held: Sequence[Held]) -> WorkerState | None:
+        now = self._clock.mono_us()
+        if self._resources is None or (self._pictured_at is not None and now - self._pictured_at < SNAPSHOT_US):
+            return None
+        self._pictured_at = now
+        usage, tally = self._resources.look(), self._dispatcher.tally
+        running = sum(one.role == "runner" for one in held)
+        return WorkerState(
+            tasks_running=running,
+            tasks_claimed=len(held) - running,
+            tasks_completed=tally.completed,
+            tasks_failed=tally.failed,
+            store_errors=tally.store_errors,
+            memory_usage_mb=usage.memory_mb,
+            memory_percent=usage.memory_percent,
+            cpu_percent=usage.cpu_percent,
+        )
 
     def _dispatcher_turns(self) -> bool:
         """Before its first turn, while its worker recovers what others left, it holds nothing that a beat may keep."""

@@ -31,10 +31,12 @@ from everbeat.report.log import Reporter
 from everbeat.run.crew import AppFacts, AppFailed, Crew
 from everbeat.run.dispatcher import Dispatcher
 from everbeat.run.heartbeat import Heartbeat
+from everbeat.run.janitor import Janitor
 from everbeat.run.journal import DEFAULT_ENTRIES, Journal
 from everbeat.run.lockfile import WorkerLock, this_host
 from everbeat.run.reaper import Reaper
 from everbeat.run.recovery import Recovery
+from everbeat.run.resources import Resources
 from everbeat.run.service import Loop, Service
 from everbeat.run.signals import Signals
 from everbeat.run.slot import Staffing
@@ -191,6 +193,7 @@ class Life:
             clock=self._clock,
             interval=self._interval,
             reporter=self._reporter,
+            resources=Resources(self._clock),
         )
 
     def _make_files(self, directory: Path) -> None:
@@ -246,6 +249,7 @@ class Life:
             reporter=self._reporter,
         )
         self._serve(reaper)
+        self._serve(Janitor(worker_id=self.worker_id, store=self._open_store(), config=recovery, clock=self._clock))
         return report
 
     def _serve(self, loop: Loop) -> None:

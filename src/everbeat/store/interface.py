@@ -6,7 +6,7 @@ been superseded changes nothing and is told so. Ages are measured by the store's
 A store raises `StoreUnavailable` when it can not be reached or written; nothing was changed then.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,9 +16,10 @@ from everbeat.decide.room import Room
 from everbeat.model.event import Event, EventInfo
 from everbeat.model.order import Order
 from everbeat.model.recovery import Orphan, RecoveryReport, Settlement, Verdict
+from everbeat.model.retention import Bite, Cut, Kept
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Enqueued, Finished, LateOutcome, NewTask, Outcome, TaskInfo
-from everbeat.model.worker import NewWorker, WorkerInfo
+from everbeat.model.worker import NewWorker, WorkerInfo, WorkerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,8 +172,9 @@ class Store(Site, Protocol):
     def renew_names(self, worker_id: str, task_names: Collection[str]) -> None:
         """The application of this worker was imported again and knows these tasks now."""
 
-    def beat(self, worker_id: str, held: Collection[Held]) -> Beat:
-        """Renew the worker row and write one heartbeat per held claim. Never revives a worker declared dead."""
+    def beat(self, worker_id: str, held: Collection[Held], state: WorkerState | None = None) -> Beat:
+        """Renew the worker row and write one heartbeat per held claim, with a snapshot of the worker if there is one.
+        Never revives a worker declared dead."""
 
     def retire(self, worker_id: str) -> None:
         """Say goodbye: the worker is stopped, what it still owns is free to be recovered."""
@@ -253,6 +255,17 @@ class Store(Site, Protocol):
                limit: int = 1000) -> list[EventInfo]: ...  # fmt: skip
 
     def announce(self, events: Iterable[Event]) -> None: ...
+
+    # -- looking after the records ----------------------------------------------------------------------------------
+
+    def retention_is_due(self, *, every_us: int) -> bool:
+        """Whether the last pass that was finished is that long ago."""
+
+    def retain(self, cut: Cut, *, worker_id: str, lease_us: int) -> Bite | None:
+        """Delete a little of what is too old, if this worker has the role or can take it. None: somebody else has."""
+
+    def retention_done(self, deleted: Mapping[Kept, int]) -> None:
+        """A pass is over."""
 
     # -- waking -----------------------------------------------------------------------------------------------------
 

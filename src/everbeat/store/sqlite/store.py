@@ -15,12 +15,13 @@ from everbeat.model.order import Order
 from everbeat.model.recovery import Adopted, Orphan, RecoveryReport, Settled, Settlement, Verdict
 from everbeat.model.state import TaskStatus, target
 from everbeat.model.task import Claim, Enqueued, Finished, LateOutcome, NewTask, TaskInfo
-from everbeat.model.worker import NewWorker, WorkerInfo
+from everbeat.model.worker import NewWorker, WorkerInfo, WorkerState
 from everbeat.store.interface import Beat, Flush, Flushed, Held, QueueCount, StaleTask, TaskFilter
 from everbeat.store.sqlite import migrate, side
 from everbeat.store.sqlite.bells import Bell, Ringer, digest
 from everbeat.store.sqlite.connection import Database
 from everbeat.store.sqlite.group import GroupCommit
+from everbeat.store.sqlite.keeping import Keeping
 from everbeat.store.sqlite.site import SQLiteSite
 from everbeat.store.verbs import commanding, counting, living, looking, owning, records, recovering
 
@@ -34,7 +35,7 @@ SERVED_PER_SECOND = 20
 dead). Until it is known, the stranger is woken for everything."""
 
 
-class SQLiteStore(SQLiteSite):
+class SQLiteStore(SQLiteSite, Keeping):
     def __init__(
         self,
         path: str | Path,
@@ -108,10 +109,12 @@ class SQLiteStore(SQLiteSite):
         with self.database.write() as tx:
             living.renew_names(tx, worker_id, task_names)
 
-    def beat(self, worker_id: str, held: Collection[Held]) -> Beat:
+    def beat(self, worker_id: str, held: Collection[Held], state: WorkerState | None = None) -> Beat:
         with self.database.write("beat") as tx:
             if not living.beat(tx, worker_id, held):
                 return Beat(alive=False)
+            if state is not None:
+                living.add_state(tx, worker_id, state)
             known = {(one.task_id, one.fence) for one in held}
             owned = recovering.owned_by(tx, worker_id, limit=10_000)
         return Beat(alive=True, strangers=[claim for claim in owned if (claim.id, claim.fence) not in known])

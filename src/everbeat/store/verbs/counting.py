@@ -15,6 +15,10 @@ from everbeat.store.transaction import Transaction
 # everbeat_tasks_ended, which has all that is asked for.
 ENDED = "SELECT queue, status, count(*) FROM everbeat_tasks WHERE finished_at IS NOT NULL GROUP BY queue, status"
 
+# everbeat_tasks_ended, one step for each queue.
+NEXT_ENDED_QUEUE = """
+SELECT queue FROM everbeat_tasks WHERE finished_at IS NOT NULL AND queue > ? ORDER BY queue LIMIT 1"""
+
 # everbeat_tasks_ready
 READY = """
 SELECT queue, 'PENDING', count(*) FROM everbeat_tasks

@@ -7,12 +7,12 @@ monotonic microseconds of one boot (PROTOCOL 15): a row of another boot is silen
 
 import json
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from everbeat.decide.liveness import is_outage
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.worker import Host, LockIdentity, NewWorker, WorkerInfo, WorkerStatus
+from everbeat.model.worker import Host, LockIdentity, NewWorker, WorkerInfo, WorkerState, WorkerStatus
 from everbeat.store.interface import Held
 from everbeat.store.moments import moment, moment_or_none
 from everbeat.store.transaction import Row, Transaction
@@ -36,6 +36,13 @@ UPDATE everbeat_workers SET beat_at = ?, beat_mono = ?, beat_seq = beat_seq + 1 
 BEAT_FOR_TASK = """
 INSERT INTO everbeat_heartbeats (task_id, sender_id, role, sent_at, hostname, pid, fence)
 VALUES (?, ?, ?, ?, coalesce((SELECT hostname FROM everbeat_workers WHERE id = ?), ''), ?, ?)"""
+
+ADD_STATE = """
+INSERT INTO everbeat_worker_states
+       (worker_id, snapshot_at, hostname, pid, worker_started_at, processes, async_slots, queues, tasks_running,
+        tasks_claimed, tasks_completed, tasks_failed, store_errors, memory_usage_mb, memory_percent, cpu_percent)
+SELECT id, ?, hostname, pid, started_at, processes, async_slots, queues, ?, ?, ?, ?, ?, ?, ?, ?
+  FROM everbeat_workers WHERE id = ?"""
 
 HEALTH = "SELECT healthy_since_mono, last_write_mono FROM everbeat_health WHERE id = 1 AND boot_id = ?"
 
@@ -123,6 +130,10 @@ def beat(tx: Transaction, worker_id: str, held: Collection[Held]) -> bool:
 def beat_for_tasks(tx: Transaction, worker_id: str, held: Collection[Held]) -> None:
     rows = [(h.task_id, worker_id, h.role, tx.now, worker_id, h.pid, h.fence) for h in held]
     tx.many(BEAT_FOR_TASK, rows)
+
+
+def add_state(tx: Transaction, worker_id: str, state: WorkerState) -> None:
+    tx.run(ADD_STATE, (tx.now, *astuple(state), worker_id))
 
 
 def retire(tx: Transaction, worker_id: str) -> bool:

@@ -1,0 +1,37 @@
+"""Totals and moments that outlive what they were counted from, for metrics: written in the transaction that counts."""
+
+import json
+from collections.abc import Iterable, Mapping
+
+from everbeat.model.total import Total
+from everbeat.store.transaction import Transaction
+
+ADD = """
+INSERT INTO everbeat_metrics (name, labels, value) VALUES (?, ?, ?)
+ON CONFLICT (name, labels) DO UPDATE SET value = value + excluded.value"""
+SET = """
+INSERT INTO everbeat_metrics (name, labels, value) VALUES (?, ?, ?)
+ON CONFLICT (name, labels) DO UPDATE SET value = excluded.value"""
+ONE = "SELECT value FROM everbeat_metrics WHERE name = ? AND labels = '{}'"
+ALL = "SELECT name, labels, value FROM everbeat_metrics ORDER BY name, labels"
+
+
+def add(tx: Transaction, totals: Iterable[Total]) -> None:
+    tx.many(ADD, [(total.name, _key(total.labels), total.value) for total in totals])
+
+
+def note(tx: Transaction, name: str, value: float) -> None:
+    tx.run(SET, (name, _key({}), value))
+
+
+def noted(tx: Transaction, name: str) -> float | None:
+    row = tx.one(ONE, (name,))
+    return row[0] if row else None
+
+
+def every(tx: Transaction) -> list[Total]:
+    return [Total(name=name, labels=json.loads(labels), value=value) for name, labels, value in tx.rows(ALL)]
+
+
+def _key(labels: Mapping[str, str]) -> str:
+    return json.dumps(labels, sort_keys=True, separators=(",", ":"))
