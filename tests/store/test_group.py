@@ -10,6 +10,7 @@ from tests.words import a_task, enqueue
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Enqueued
+from everbeat.store.sqlite.group import _Order
 from everbeat.store.sqlite.store import SQLiteStore
 
 
@@ -30,7 +31,7 @@ def commits(store: SQLiteStore) -> list[str]:
 
 
 def all_at_once(store: SQLiteStore, *deeds: Callable[[], object]) -> list[object]:
-    """Hold the store until all of them queue up, then let go. What each returned or raised, in order."""
+    """Hold the lead until all of them queue up, then let go. What each returned or raised, in order."""
     results: list[object] = [None] * len(deeds)
 
     def do(number: int) -> None:
@@ -40,11 +41,13 @@ def all_at_once(store: SQLiteStore, *deeds: Callable[[], object]) -> list[object
             results[number] = error
 
     threads = [threading.Thread(target=do, args=(number,)) for number in range(len(deeds))]
-    with store._sending._turn:
-        for thread in threads:
-            thread.start()
-        while len(store._sending._waiting) < len(deeds):
-            threading.Event().wait(0.001)
+    leader = _Order([])
+    store._sending._line_up(leader)
+    for thread in threads:
+        thread.start()
+    while len(store._sending._waiting) < 1 + len(deeds):
+        threading.Event().wait(0.001)
+    store._sending._step_back(leader)
     for thread in threads:
         thread.join(30)
     return results
@@ -143,3 +146,30 @@ def test_a_leader_that_is_interrupted_leaves_the_work_of_the_others_to_them(
     assert results.count("interrupted") == 1
     stored = [f"task-{n}" for n, result in enumerate(results) if result != "interrupted"]
     assert all(store.get(task_id) for task_id in stored)
+
+
+def test_senders_that_come_and_go_all_get_their_answer(store: SQLiteStore, commits: list[str]) -> None:
+    def send(thread: int) -> None:
+        for number in range(200):
+            enqueue(store, id=f"{thread}-{number}")
+
+    threads = [threading.Thread(target=send, args=(thread,)) for thread in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert sum(count.count for count in store.counts()) == 1600
+    assert len(commits) < 1600
+    assert enqueue(store, id="later") == "later"
+
+
+def test_a_sender_that_is_interrupted_while_it_waits_holds_nobody_up(store: SQLiteStore) -> None:
+    leader, waiter = _Order([]), _Order([a_task(id="given up")])
+    store._sending._line_up(leader)
+    store._sending._line_up(waiter)
+    store._sending._step_back(leader)  # the waiter leads now, and is interrupted before it knows
+    store._sending._step_back(waiter)
+
+    assert enqueue(store, id="next") == "next"
+    assert store.get("given up") is None

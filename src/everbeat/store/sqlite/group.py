@@ -1,16 +1,19 @@
 """Group commit: concurrent enqueues of one process share a transaction.
 
-No thread of its own, so it works after a fork and never keeps a process alive: whoever gets the lock commits what all
-have queued up by then, the others find their work done when their turn comes. One sender alone pays nothing extra.
+No thread of its own, so it works after a fork and never keeps a process alive: a sender that finds nobody committing
+leads, and commits what all have queued up by then. It wakes those whose work is done and hands the lead to the first of
+those who came meanwhile. One sender alone pays nothing extra.
 
 A group that fails for a definite reason is repeated one by one: a bad row fails alone (PROTOCOL 7). A leader that is
 interrupted leaves the others' work where it was; ids make the repetition harmless.
+
+Things that do not work: one lock that all wait for. Everybody whose work is done must then get it once to find out, one
+after the other, and sixteen threads are hardly faster than one.
 """
 
 import copy
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Enqueued, NewTask
@@ -20,11 +23,18 @@ from everbeat.store.verbs import sending
 LARGEST = 1000
 
 
-@dataclass(slots=True, eq=False)
 class _Order:
-    tasks: Sequence[NewTask]
-    result: list[Enqueued] | None = None
-    error: Exception | None = None
+    """What one sender waits for: its work is done, or it is its turn to lead."""
+
+    __slots__ = ("error", "leads", "result", "tasks", "wake")
+
+    def __init__(self, tasks: Sequence[NewTask]) -> None:
+        self.tasks = tasks
+        self.result: list[Enqueued] | None = None
+        self.error: Exception | None = None
+        self.leads = False
+        self.wake = threading.Lock()
+        self.wake.acquire()
 
     @property
     def is_done(self) -> bool:
@@ -38,22 +48,40 @@ class GroupCommit:
         self._database = database
         self._ring = ring
         self._waiting: list[_Order] = []
-        self._turn = threading.Lock()
+        self._is_led = False
+        self._queue = threading.Lock()
 
     def enqueue(self, tasks: Sequence[NewTask]) -> list[Enqueued]:
         order = _Order(tasks)
-        self._waiting.append(order)
         try:
-            with self._turn:
-                while not order.is_done:
-                    self._commit_waiting()
-        except BaseException:
-            if order in self._waiting:
-                self._waiting.remove(order)
-            raise
+            self._line_up(order)
+            if not order.leads:
+                order.wake.acquire()
+            while not order.is_done:
+                self._commit_waiting()
+        finally:
+            self._step_back(order)
         if order.error is not None:
             raise order.error
         return order.result or []
+
+    def _line_up(self, order: _Order) -> None:
+        with self._queue:
+            self._waiting.append(order)
+            order.leads = not self._is_led
+            self._is_led = True
+
+    def _step_back(self, order: _Order) -> None:
+        """Whatever happened to this sender: its order is gone, and if it led, another one does."""
+        with self._queue:
+            if order in self._waiting:
+                self._waiting.remove(order)
+            if not order.leads:
+                return
+            self._is_led = bool(self._waiting)
+            if self._waiting:
+                self._waiting[0].leads = True
+                self._waiting[0].wake.release()
 
     def _commit_waiting(self) -> None:
         group = self._take()
@@ -68,22 +96,27 @@ class GroupCommit:
             else:
                 self._commit_one_by_one(group)
         finally:
-            self._waiting[:0] = [order for order in group if not order.is_done]
+            with self._queue:
+                self._waiting[:0] = [order for order in group if not order.is_done]
+            for order in group:
+                if order.is_done and not order.leads:
+                    order.wake.release()
 
     def _take(self) -> list[_Order]:
-        size, count = 0, 0
-        for order in self._waiting:
-            if count and size + len(order.tasks) > LARGEST:
-                break
-            size += len(order.tasks)
-            count += 1
-        group = self._waiting[:count]
-        del self._waiting[:count]
-        return group
+        with self._queue:
+            size, count = 0, 0
+            for order in self._waiting:
+                if count and size + len(order.tasks) > LARGEST:
+                    break
+                size += len(order.tasks)
+                count += 1
+            group = self._waiting[:count]
+            del self._waiting[:count]
+            return group
 
     def _commit(self, group: Sequence[_Order]) -> None:
         with self._database.write("enqueue") as tx:
-            results = [sending.enqueue(tx, order.tasks) for order in group]
+            results = sending.enqueue_all(tx, [order.tasks for order in group])
         for order, result in zip(group, results, strict=True):
             order.result = result
         self._ring([task for order in group for task in order.tasks])

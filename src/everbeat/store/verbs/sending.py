@@ -26,17 +26,34 @@ STORED = "SELECT seq, name, args FROM everbeat_tasks WHERE id = ?"
 UNDO = "DELETE FROM everbeat_tasks WHERE seq > ?"
 
 
+def enqueue_all(tx: Transaction, orders: Sequence[Sequence[NewTask]]) -> list[list[Enqueued]]:
+    """Several enqueues in one transaction, each of them all or nothing. Mostly none meets what is stored already."""
+    tasks = [task for order in orders for task in order]
+    before = _last(tx)
+    if _insert_all(tx, tasks) == len(tasks):
+        return [[Enqueued(task.id, True) for task in order] for order in orders]
+    tx.run(UNDO, (before,))
+    return [enqueue(tx, order) for order in orders]
+
+
 def enqueue(tx: Transaction, tasks: Sequence[NewTask]) -> list[Enqueued]:
     """Store all of them; if one is in conflict with what is stored under its id, store none."""
-    last = tx.one(LAST)
-    before = last[0] if last else 0
-    if sum(_insert(tx, kind, list(alike)) for kind, alike in groupby(tasks, KIND)) == len(tasks):
-        return [Enqueued(task.id, True) for task in tasks]
+    before = _last(tx)
+    _insert_all(tx, tasks)
     results = _compare_all(tx, tasks, before)
     if any(result.conflict for result in results):
         tx.run(UNDO, (before,))
         return [Enqueued(id=result.id, created=False, conflict=result.conflict) for result in results]
     return results
+
+
+def _last(tx: Transaction) -> int:
+    last = tx.one(LAST)
+    return last[0] if last else 0
+
+
+def _insert_all(tx: Transaction, tasks: Sequence[NewTask]) -> int:
+    return sum(_insert(tx, kind, list(alike)) for kind, alike in groupby(tasks, KIND))
 
 
 def _insert(tx: Transaction, kind: TaskKind, tasks: list[NewTask]) -> int:
