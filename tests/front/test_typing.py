@@ -1,130 +1,58 @@
-"""What a type checker knows. mypy --strict reads this file (`make types`); running it shows that it can be imported."""
+"""What the type checkers know: `typed/right.py` is accepted as it is, `typed/wrong.py` refused where it says so."""
 
-from collections.abc import Coroutine
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, assert_type
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
 
-from everbeat import (
-    AppConfig,
-    Broker,
-    Everbeat,
-    PostgresConfig,
-    QueueConfig,
-    RecoveryConfig,
-    RetryPolicy,
-    SQLiteConfig,
-    StaleWorker,
-    Task,
-    TaskHandle,
-    TaskInfo,
-    TaskStatus,
-    WorkerHeartbeatStatus,
-)
+import everbeat
 
-app = Everbeat("sqlite:////nowhere/jobs.db", imports=["shop.tasks"])
+SOURCE = Path(everbeat.__file__).parents[1]
+TYPED = Path(__file__).parent / "typed"
+RIGHT, WRONG = TYPED / "right.py", TYPED / "wrong.py"
 
 
-@app.task
-def add(a: int, b: int = 2) -> int:
-    return a + b
+def expected() -> list[tuple[str, int]]:
+    lines = WRONG.read_text().splitlines()
+    return [(WRONG.name, number) for number, line in enumerate(lines, start=1) if line.endswith("# wrong")]
 
 
-@app.task(
-    name="mail.send", queue="mail", retry=RetryPolicy(max_attempts=5), timeout=timedelta(seconds=5), on_crash="retry"
-)
-async def send_mail(to: str) -> bool:
-    return bool(to)
+def test_mypy_knows_what_is_right_and_what_is_wrong(tmp_path: Path) -> None:
+    config = tmp_path / "mypy.ini"
+    config.write_text(f"[mypy]\nstrict = True\nmypy_path = {SOURCE}\n")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", config, "--cache-dir", tmp_path / "cache",
+         "--no-error-summary", "--hide-error-context", "--no-pretty", RIGHT, WRONG],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    found = re.findall(r"^(.*?):(\d+): error: ", done.stdout, flags=re.MULTILINE)
+    assert sorted({(Path(file).name, int(line)) for file, line in found}) == expected(), done.stdout + done.stderr
 
 
-@app.task(priority=5)
-def nothing() -> None: ...
+def test_pyright_knows_what_is_right_and_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(SOURCE)]}))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, RIGHT, WRONG],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    told = [one for one in json.loads(done.stdout)["generalDiagnostics"] if one["severity"] == "error"]
+    found = {(Path(one["file"]).name, one["range"]["start"]["line"] + 1) for one in told}
+    assert sorted(found) == expected(), json.dumps(told, indent=1)
 
 
-def takes_any_task(task: Task[..., Any]) -> str:
-    return task.name
+def test_what_is_right_also_runs() -> None:
+    spec = importlib.util.spec_from_file_location("right", RIGHT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
 
+    spec.loader.exec_module(module)
 
-if TYPE_CHECKING:
-    # A plain call is a plain call.
-    assert_type(add(1, 2), int)
-    coroutine: Coroutine[Any, Any, bool] = send_mail("bob")
-
-    # Sending is typed like the function; the result of an async task is what it returns when awaited.
-    assert_type(add.enqueue(1, b=2), TaskHandle[int])
-    assert_type(send_mail.enqueue(to="bob"), TaskHandle[bool])
-    assert_type(nothing.enqueue(), TaskHandle[None])
-    add.enqueue("x")  # type: ignore[arg-type]
-    add.enqueue(1, c=2)  # type: ignore[call-arg]
-    add.enqueue()  # type: ignore[call-arg]
-    send_mail.enqueue(5)  # type: ignore[arg-type]
-
-    # So are many, and options.
-    assert_type(add.enqueue_many([(1, 2), add.args(3, b=4)], batch_size=None), list[TaskHandle[int]])
-    add.args("x")  # type: ignore[arg-type]
-    assert_type(add.options(delay=60, priority=1, queue="q", id="x").enqueue(1), TaskHandle[int])
-    assert_type(send_mail.options(delay=timedelta(hours=1)).enqueue("bob"), TaskHandle[bool])
-    add.options(delay=60).enqueue("x")  # type: ignore[arg-type]
-    add.options(unique_key="x")  # type: ignore[call-arg]
-
-    # Handles carry the type of the result.
-    assert_type(add.handle("x"), TaskHandle[int])
-    assert_type(app.handle("x"), TaskHandle[Any])
-    assert_type(add.enqueue(1).result(timeout=5), int)
-    assert_type(add.enqueue(1).status(), TaskStatus)
-    assert_type(add.enqueue(1).info(), TaskInfo)
-    assert_type(add.enqueue(1).cancel(), bool)
-
-    # Any task is a Task.
-    takes_any_task(add)
-    takes_any_task(send_mail)
-    of_two: Task[[int, int], int] = app.task(lambda a, b: a + b)
-
-    # Options of the decorator are checked.
-    app.task(retries=5)  # type: ignore[call-overload]
-    app.task(on_crash="explode")  # type: ignore[call-overload]
-
-
-async def awaited() -> None:
-    assert_type(await add.aenqueue(1), TaskHandle[int])
-    assert_type(await add.aenqueue_many([(1,)]), list[TaskHandle[int]])
-    assert_type(await send_mail.options(delay=1).aenqueue("bob"), TaskHandle[bool])
-    assert_type(await send_mail("bob"), bool)
-    handle = await send_mail.aenqueue("bob")
-    assert_type(await handle.aresult(timeout=timedelta(seconds=5)), bool)
-    assert_type(await handle.astatus(), TaskStatus)
-    assert_type(await handle.ainfo(), TaskInfo)
-    assert_type(await handle.acancel(), bool)
-
-
-async def by_hand() -> None:
-    broker = app.get_broker()
-    assert_type(broker, Broker)
-    assert_type(await broker.get_stale_tasks(stale_threshold_minutes=5), list[dict[str, Any]])
-    assert_type(await broker.mark_stale_tasks_as_failed(stale_threshold_ms=300_000), int)
-    assert_type(await broker.requeue_stale_claimed(stale_threshold_ms=120_000), int)
-    assert_type(await broker.recover_stuck_workflows(), int)
-    assert_type(await broker.is_worker_alive("w"), bool)
-    assert_type(await broker.detect_stale_workers(), list[StaleWorker])
-    assert_type(await broker.mark_worker_dead("w"), bool)
-    assert_type(await broker.get_worker_status(), list[WorkerHeartbeatStatus])
-    await broker.send_heartbeat("w", task_id="t")
-    await broker.mark_stale_tasks_as_failed(stale_threshold="x")  # type: ignore[call-arg]
-    assert_type(broker.sync.requeue_stale_claimed(), int)
-
-
-def configurations() -> list[AppConfig]:
-    return [
-        AppConfig(),
-        AppConfig(broker=SQLiteConfig("jobs.db", durability="normal", file_mode=0o660)),
-        AppConfig(
-            broker=PostgresConfig(database_url="postgresql://db/jobs", schema="queue"),
-            recovery=RecoveryConfig.high_availability(),
-            queues=[QueueConfig("mail", max_concurrency=5, paused=False)],
-        ),
-    ]
-
-
-def test_what_is_typed_here_also_runs() -> None:
-    assert [task.name for task in app.tasks.values()] == [f"{__name__}.add", "mail.send", f"{__name__}.nothing"]
-    assert takes_any_task(add) == f"{__name__}.add"
-    assert len(configurations()) == 3
+    assert list(module.app.tasks) == ["right.add", "mail.send", "right.nothing", "right.every_kind"]
+    assert len(module.configurations()) == 3
