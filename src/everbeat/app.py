@@ -26,6 +26,7 @@ from everbeat.payload import decode_plain
 from everbeat.task import AsyncTask, SyncTask, Task, TaskSettings, priority_problem
 
 if TYPE_CHECKING:
+    from everbeat.inprocess import Testing
     from everbeat.store.interface import Store
 
 P = ParamSpec("P")
@@ -195,12 +196,35 @@ class Everbeat:
         return self._store or self.open()
 
     def open(self) -> "Store":
-        from everbeat.store.open import open_store  # lazily: sending one module's tasks must not load every store
-
         with self._opening:
             if self._store is None:
-                self._store = open_store(self.config)
+                self._store = self._open_store()
             return self._store
+
+    def _open_store(self) -> "Store":
+        """Imports here and below are late: a sender must not load every store, nor what only tests use."""
+        if self.config.eager:
+            from everbeat.inprocess import eager_store
+
+            return eager_store(self)
+        from everbeat.store.open import open_store
+
+        return open_store(self.config)
+
+    def use_store(self, store: "Store | None") -> "Store | None":
+        """Take another store in place of the present one, which is returned and not closed."""
+        with self._opening:
+            former, self._store = self._store, store
+        return former
+
+    def testing(self, *, eager: bool = False) -> "Testing":
+        """`with app.testing() as t:` sends to a store that is thrown away, and `t.run_pending()` runs it, here.
+
+        `eager`: tasks run when they are sent, as with `AppConfig(eager=True)`.
+        """
+        from everbeat.inprocess import Testing
+
+        return Testing(self, eager=eager)
 
     def get_broker(self) -> Broker:
         """Recovery by hand. Opens nothing yet; its methods are coroutines, with blocking twins on `.sync`."""

@@ -328,7 +328,6 @@ def test_a_bad_url_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) 
         {"imports": ["shop tasks"]},
         {"auto_migrate": 1},
         {"max_args_bytes": 10},
-        {"eager": True},
     ],
 )
 def test_a_wrong_app_config_is_refused(wrong: dict[str, Any]) -> None:

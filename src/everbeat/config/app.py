@@ -111,7 +111,7 @@ class AppConfig(Settings):
     imports: Sequence[str] = setting((), Modules())
     """Modules that define tasks; a worker imports them. Kept as a tuple."""
     eager: bool = setting(False, Flag())
-    """Run tasks at enqueue, for tests."""
+    """Run tasks at enqueue, in this process and on a store that is thrown away: for tests."""
     auto_migrate: bool = setting(True, Flag())
     """Create the tables in an empty store."""
     max_args_bytes: int = setting(MAX_PAYLOAD_BYTES, _PAYLOAD)
@@ -126,9 +126,7 @@ class AppConfig(Settings):
             value = getattr(self, listed)
             if isinstance(value, Iterable) and not isinstance(value, str):
                 object.__setattr__(self, listed, tuple(value))
-        completion = Completion(self)
-        completion.add(["eager=True is not available in this version; run a worker instead" if self.eager else None])
-        completion.finish()
+        Completion(self).finish()
 
     def at(self, url: str, *, where: str) -> Self:
         """The same on another store, which a flag named."""

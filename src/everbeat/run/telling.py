@@ -81,7 +81,7 @@ class Teller:
             self._send(_taken(self._words), list(_taken(self._beats)))
 
     def _send(self, words: dict[Ownership, Progress], beats: list[Ownership]) -> None:
-        reports: list[tuple[int, int, str | None]] = [(*run, _as_json(said)) for run, said in words.items()]
+        reports: list[tuple[int, int, str | None]] = [(*run, as_json(said)) for run, said in words.items()]
         reports += [(*run, None) for run in beats]
         if not reports:
             return
@@ -100,6 +100,6 @@ def _taken(said: dict[Ownership, T]) -> dict[Ownership, T]:
     return taken
 
 
-def _as_json(said: Progress) -> str:
+def as_json(said: Progress) -> str:
     note = None if said.note is None else said.note.encode("utf-8", "backslashreplace").decode()
     return to_json({"done": said.done, "total": said.total, "note": note}).decode()

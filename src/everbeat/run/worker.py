@@ -22,7 +22,7 @@ from pathlib import Path
 from everbeat import __version__
 from everbeat.clock import Clock, SystemClock
 from everbeat.config import AppConfig
-from everbeat.errors import StoreUnavailable
+from everbeat.errors import ConfigError, StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.recovery import RecoveryReport
@@ -350,6 +350,8 @@ class Life:
 
 def _config(options: WorkerOptions, facts: AppFacts) -> AppConfig:
     config = AppConfig.from_facts(json.loads(facts.config_json))
+    if config.eager:
+        raise ConfigError("eager is for tests: tasks run where they are sent, so a worker would never see one")
     return config.at(options.database_url, where="--db") if options.database_url else config
 
 
