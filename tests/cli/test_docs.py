@@ -18,7 +18,8 @@ def test_every_command_of_the_readme_exists() -> None:
     commands = [line.removeprefix("## everbeat ") for line in page.splitlines() if line.startswith("## ")]
 
     assert commands == [
-        "demo", "events", "quarantine discard [ID]...", "quarantine list", "quarantine release [ID]...", "queue status",
+        "db backup PATH", "db migrate", "db restore PATH", "demo", "events",
+        "quarantine discard [ID]...", "quarantine list", "quarantine release [ID]...", "queue status",
         "task accept ID", "task cancel [ID]...", "task enqueue NAME", "task erase [ID]...", "task fail [ID]...",
         "task history ID", "task list", "task purge [ID]...", "task requeue [ID]...", "task retry [ID]...",
         "task show ID", "worker list", "worker start MODULE:APP",

@@ -25,6 +25,9 @@ READS = [
     ["task", "erase", "some-id"],
     ["quarantine", "release", "some-id"],
     ["quarantine", "discard", "some-id"],
+    ["db", "backup", "copy.db"],
+    ["db", "migrate", "--check"],
+    ["db", "migrate", "--sql"],
     ["task", "enqueue", "shop.add"],
 ]
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from everbeat import __version__
-from everbeat.cli import demo, events, out, quarantine, queue, task, worker
+from everbeat.cli import db, demo, events, out, quarantine, queue, task, worker
 from everbeat.cli.ends import FAILED, OK, Refused, code_for
 from everbeat.errors import EverbeatError
 
@@ -22,6 +22,7 @@ app.add_typer(worker.app, name="worker")
 app.add_typer(queue.app, name="queue")
 app.add_typer(task.app, name="task")
 app.add_typer(quarantine.app, name="quarantine")
+app.add_typer(db.app, name="db")
 app.command("events")(events.events)
 
 

@@ -11,8 +11,6 @@ import typer
 
 from everbeat.report.text import Column, clean, plain, table
 
-WORTH_A_BAR = 1000
-
 
 def say(text: str) -> None:
     typer.echo(text)
@@ -39,16 +37,30 @@ def rows(columns: Sequence[Column], cells: Sequence[Sequence[object]], *, empty:
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar on stderr for work that takes a while, if a person watches; call what it gives with each step."""
-    if total < WORTH_A_BAR or not sys.stderr.isatty():
-        yield lambda _: None
+    done = 0
+
+    def advance(steps: int) -> None:
+        nonlocal done
+        done += steps
+        show(done, total)
+
+    with growing(what) as show:
+        yield advance
+
+
+@contextmanager
+def growing(what: str) -> Iterator[Callable[[int, int], None]]:
+    """The same for work whose size is known only on the way: call what it gives with how much is done, and of what."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True, markup=False, emoji=False), transient=True) as shown:
-        bar = shown.add_task(what, total=total)
-        yield lambda steps: shown.advance(bar, steps)
+        bar = shown.add_task(what, total=None)
+        yield lambda done, total: shown.update(bar, completed=done, total=total)
 
 
 def _width() -> int | None:

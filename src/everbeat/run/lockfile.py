@@ -15,6 +15,7 @@ import os
 import socket
 import stat
 import struct
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
@@ -137,6 +138,11 @@ def probe(lock: LockIdentity, worker_id: str, host: Host, me: Host) -> tuple[Liv
 
 def is_worker(directory: Path, pid: int) -> bool:
     """Whether this process is a worker, by the lock files alone: the store may be unreadable when this is asked."""
+    return any(worker == (pid, _start_ticks(pid)) for worker in workers_in(directory))
+
+
+def workers_in(directory: Path) -> Iterator[tuple[int, int]]:
+    """Pid and start time of every worker that holds a lock there, other than those of this process."""
     for path in directory.glob("worker-*.lock"):
         try:
             found = os.lstat(path)
@@ -151,9 +157,8 @@ def is_worker(directory: Path, pid: int) -> bool:
             continue
         finally:
             os.close(fd)
-        if (said.get("pid"), said.get("pid_started")) == (pid, _start_ticks(pid)) and holder is not None:
-            return True
-    return False
+        if holder is not None:
+            yield said.get("pid"), said.get("pid_started")
 
 
 def _doubt(fd: int, lock: LockIdentity, worker_id: str, host: Host) -> str | None:

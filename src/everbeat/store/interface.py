@@ -6,9 +6,9 @@ been superseded changes nothing and is told so. Ages are measured by the store's
 A store raises `StoreUnavailable` when it can not be reached or written; nothing was changed then.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
@@ -120,6 +120,60 @@ class TaskFilter:
     """Ended before; of those that have not ended, created before."""
     quarantined: bool | None = None
     limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    found: int | None
+    """None: the store has none yet."""
+    newest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backup:
+    store: str
+    path: str
+    bytes: int
+    duration: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    store: str
+    path: str
+    """Of the backup."""
+    store_id: str
+    orphans: int
+    """Tasks that were CLAIMED or RUNNING in the backup; the next worker that starts recovers them."""
+    kept: str | None
+    """Where the replaced store is now."""
+
+
+class Maintenance(Protocol):
+    """Work on a store as a whole, also on one that can not be opened as a store: damaged, or of another version."""
+
+    @property
+    def location(self) -> str: ...
+
+    @property
+    def state_directory(self) -> Path: ...
+
+    def schema(self) -> Schema: ...
+
+    def migration(self) -> str:
+        """The SQL that `migrate` would run now."""
+
+    def migrate(self) -> Schema:
+        """Create or upgrade the tables, all or nothing; what was found, and what is there now."""
+
+    def back_up(self, path: Path, *, progress: Callable[[int, int], None]) -> Backup:
+        """An online copy under a new name, checked before it gets it; `progress` is told pages left and in all."""
+
+    def check_backup(self, path: Path) -> None:
+        """Raises if there is none, or none that can be restored by this program. Its pages are not checked."""
+
+    def restore(self, path: Path, *, actor: str, progress: Callable[[int, int], None]) -> Restored:
+        """Put a backup in the place of the store; the caller knows that no live worker uses it."""
 
 
 class Bell(Protocol):

@@ -5,7 +5,7 @@ from pathlib import Path
 from everbeat.clock import Clock
 from everbeat.config import AppConfig, SQLiteConfig
 from everbeat.errors import ConfigError
-from everbeat.store.interface import Site, Store
+from everbeat.store.interface import Maintenance, Site, Store
 
 
 def open_store(config: AppConfig, *, create: bool = True, clock: Clock | None = None, patience: float = 30.0) -> Store:
@@ -28,6 +28,16 @@ def site_of(config: AppConfig) -> Site:
     from everbeat.store.sqlite.site import SQLiteSite
 
     return SQLiteSite(Path(_supported(config).path))
+
+
+def maintenance_of(config: AppConfig, *, patience: float = 30.0) -> Maintenance:
+    """For work on the store as a whole. Opens nothing yet."""
+    broker = _supported(config)
+    from everbeat.store.sqlite.maintenance import SQLiteMaintenance
+
+    return SQLiteMaintenance(
+        Path(broker.path), durability=broker.durability, file_mode=broker.file_mode, patience=patience
+    )
 
 
 def _supported(config: AppConfig) -> SQLiteConfig:

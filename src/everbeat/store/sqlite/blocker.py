@@ -1,4 +1,4 @@
-"""Who holds SQLite's write lock, as the kernel tells it.
+"""Who holds SQLite's write lock, or has a file open, as the kernel tells it.
 
 In WAL mode a writer holds a POSIX lock on one byte of the -shm file, and /proc/locks names its process. So the holder
 is known without any record of our own, also when it is a stranger (a forgotten sqlite3 shell), and nothing has to be
@@ -42,6 +42,20 @@ def find_blocker(database: Path) -> Blocker | None:
         if int(words[6]) <= WRITE_BYTE <= end and int(words[4]) > 0:  # no pid: it lives in another namespace
             return Blocker(pid=int(words[4]), state=_state_of(int(words[4])))
     return None
+
+
+def users_of(path: Path) -> list[int]:
+    """The processes that have a file open, as far as this user may see them; this one is not counted."""
+    wanted = os.stat(path)
+    found: set[int] = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            opened = os.stat(link)
+        except OSError:
+            continue
+        if (opened.st_dev, opened.st_ino) == (wanted.st_dev, wanted.st_ino):
+            found.add(int(link.parts[2]))
+    return sorted(found - {os.getpid()})
 
 
 def _state_of(pid: int) -> str:

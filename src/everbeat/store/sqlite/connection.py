@@ -40,8 +40,24 @@ CHECKPOINT_COMMITS = 250
 LONG_WAL = 64 * 1024 * 1024
 LONG_WAL_PAUSE = 1.0
 FORK_PATIENCE = 5.0
+SIDE_FILES = ("-wal", "-shm", "-journal")
+"""What SQLite keeps beside a database, by these endings of its name."""
+COPY_PAGES = 1024
+Progress = Callable[[int, int], None]
 DEFINITE = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
 """Errors of a statement, not of the store: the same again would fail again."""
+
+
+def connect(path: Path, *, timeout: float, read_only: bool = False) -> sqlite3.Connection:
+    """A connection to a file that is there. `read_only` leaves no trace beside a file that has no log, so it also works
+    on a disk that can not be written."""
+    mode = "rw"
+    if read_only:
+        mode = "ro" if os.path.exists(f"{path}-wal") else "ro&immutable=1"
+    return sqlite3.connect(
+        f"{path.as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False, timeout=timeout,
+        cached_statements=256,
+    )  # fmt: skip
 
 
 class SQLiteTransaction:
@@ -71,6 +87,13 @@ class SQLiteTransaction:
     def one(self, sql: str, values: Any = ()) -> Row | None:
         row: Row | None = self._connection.execute(sql, values).fetchone()
         return row
+
+    def copy_into(self, target: sqlite3.Connection, progress: Progress) -> None:
+        """The whole database as this transaction sees it; `progress` is told pages left and pages in all. In a steady
+        read nobody's commit makes it begin again."""
+        self._connection.backup(
+            target, pages=COPY_PAGES, progress=lambda _, left, total: progress(left, total), sleep=0
+        )
 
     @contextmanager
     def part(self) -> Iterator[None]:
@@ -314,10 +337,7 @@ class Database:
             )
         connection: sqlite3.Connection | None = None
         try:
-            connection = sqlite3.connect(
-                f"{self.path.as_uri()}?mode=rw", uri=True, isolation_level=None, check_same_thread=False,
-                timeout=self.patience if query_only else BEGIN_WAIT_MS / 1000, cached_statements=256,
-            )  # fmt: skip
+            connection = connect(self.path, timeout=self.patience if query_only else BEGIN_WAIT_MS / 1000)
             connection.execute("PRAGMA wal_autocheckpoint=0")
             connection.execute(f"PRAGMA synchronous={'FULL' if self._durability == 'full' else 'NORMAL'}")
             connection.execute("PRAGMA cache_size=-16000")

@@ -32,17 +32,64 @@ def version_of(database: Database) -> int | None:
         return _number(database.path, tx.one(VERSION))
 
 
-def check(database: Database, found: int) -> None:
+def check(path: Path, found: int) -> None:
     if found > newest():
         raise SchemaMismatch(
-            f"{database.path} has schema {found}, this Everbeat knows up to {newest()}. "
-            f"Nothing was changed. Upgrade Everbeat."
+            f"{path} has schema {found}, this Everbeat knows up to {newest()}. Nothing was changed. Upgrade Everbeat."
         )
     if found < newest():
         raise SchemaMismatch(
-            f"{database.path} has schema {found}, this Everbeat needs {newest()}. "
-            f"Nothing was changed. Run: everbeat db migrate"
+            f"{path} has schema {found}, this Everbeat needs {newest()}. Nothing was changed. Run: everbeat db migrate"
         )
+
+
+def missing(found: int | None) -> list[tuple[int, str]]:
+    """The steps from there to the newest schema."""
+    return [(version, script) for version, script in steps() if version > (found or 0)]
+
+
+def sql(found: int | None) -> str:
+    """What `upgrade` or `create` would run, for people."""
+    todo = missing(found)
+    lines = [f"-- step {version:04}\n{_filled(script)}" for version, script in todo]
+    if found is None:
+        lines.insert(0, "PRAGMA journal_mode=WAL;")
+        lines.append(_set_meta("store_id", str(uuid.uuid4())))
+    if todo:
+        lines.append(_set_meta("schema_version", str(newest())))
+    return "\n".join(lines)
+
+
+def _set_meta(key: str, value: str) -> str:
+    return SET_META.replace("(?, ?)", f"('{key}', '{value}')") + ";"
+
+
+def upgrade(database: Database) -> int:
+    """Bring the schema to the newest step, all or nothing, and say which it had. Raises SchemaMismatch if it is newer
+    than this program."""
+    with database.alone() as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        found = version_in(connection, database.path)
+        if found is None:
+            raise StoreUnavailable(f"{database.path} is not an Everbeat store. Nothing was changed.")
+        if found > newest():
+            check(database.path, found)
+        apply_missing(connection, found)
+        connection.execute("COMMIT")
+    return found
+
+
+def apply_missing(connection: sqlite3.Connection, found: int) -> None:
+    """In the transaction that the connection is in."""
+    for version, script in missing(found):
+        _apply(connection, version, script)
+
+
+def version_in(connection: sqlite3.Connection, path: Path) -> int | None:
+    """None for a file without our tables."""
+    if connection.execute(IS_OURS).fetchone() is None:
+        return None
+    return _number(path, connection.execute(VERSION).fetchone())
 
 
 def create(database: Database) -> int:
@@ -66,14 +113,17 @@ def create(database: Database) -> int:
 
 
 def _apply(connection: sqlite3.Connection, version: int, script: str) -> None:
-    states = ", ".join(f"'{status}'" for status in TaskStatus)
     statement = ""
-    for line in script.replace("{states}", states).splitlines(keepends=True):
+    for line in _filled(script).splitlines(keepends=True):
         statement += line
         if sqlite3.complete_statement(statement):
             connection.execute(statement)
             statement = ""
     connection.execute(SET_META, ("schema_version", str(version)))
+
+
+def _filled(script: str) -> str:
+    return script.replace("{states}", ", ".join(f"'{status}'" for status in TaskStatus))
 
 
 def _number(path: Path, stored: tuple[str, ...] | None) -> int:

@@ -92,7 +92,7 @@ class SQLiteStore(SQLiteSite, Keeping):
             found = migrate.create(self.database)
         if found is None:
             raise StoreUnavailable(f"{self.database.path} is not an Everbeat store. Nothing was changed.")
-        migrate.check(self.database, found)
+        migrate.check(self.database.path, found)
 
     # -- sending ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,177 @@
+"""`everbeat db`: the store as a whole. Its schema, its health, its copies."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from everbeat.cli import out, which
+from everbeat.cli.ends import FAILED, USAGE, Refused
+from everbeat.cli.orders import DryRun, Yes
+from everbeat.cli.person import actor
+from everbeat.config import AppConfig
+from everbeat.errors import SchemaMismatch, StoreUnavailable
+from everbeat.report.text import clean, counted, fields, span
+from everbeat.store.interface import Maintenance
+from everbeat.store.open import maintenance_of
+
+app = typer.Typer(help="The store as a whole: schema, copies.", no_args_is_help=True, rich_markup_mode=None)
+
+MIB = 1024 * 1024
+
+
+# -- schema -----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def migrate(
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say whether there is something to do: exit 0 if not, 1 if so.")
+    ] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL that would be run, and do nothing.")] = False,
+    db: which.Db = None,
+    app: which.App = None,
+    as_json: which.AsJson = False,
+) -> None:
+    """Bring the tables to the version that this program needs, all or nothing. Creates a store that is not there.
+
+    Make a backup first (`db backup`). Workers of the version before may go on while it runs.
+    """
+    maintenance = _maintenance(db, app)
+    if check or sql:
+        _look(maintenance, sql=sql, as_json=as_json)
+        return
+    schema = maintenance.migrate()
+    changed = schema.found != schema.newest
+    if as_json:
+        out.data({"store": maintenance.location, "before": schema.found, "schema": schema.newest, "changed": changed})
+    elif not changed:
+        out.say(f"{clean(maintenance.location)} has schema {schema.newest} already; nothing to do")
+    else:
+        before = "none" if schema.found is None else schema.found
+        out.say(f"{clean(maintenance.location)} has schema {schema.newest} now (before: {before})")
+
+
+def _look(maintenance: Maintenance, *, sql: bool, as_json: bool) -> None:
+    schema = maintenance.schema()
+    if schema.found is not None and schema.found > schema.newest:
+        raise SchemaMismatch(
+            f"{maintenance.location} has schema {schema.found}, this Everbeat knows up to {schema.newest}. "
+            f"Upgrade Everbeat."
+        )
+    is_current = schema.found == schema.newest
+    if as_json:
+        said = {"store": maintenance.location, "found": schema.found, "newest": schema.newest, "current": is_current}
+        out.data(said | ({"sql": maintenance.migration()} if sql else {}))
+    elif sql:
+        out.say(maintenance.migration() or "-- nothing to do")
+    else:
+        found = "no tables of Everbeat" if schema.found is None else f"schema {schema.found}"
+        todo = "current" if is_current else f"{schema.newest} is needed; run: everbeat db migrate"
+        out.say(f"{clean(maintenance.location)} has {found}: {todo}")
+    if not (is_current or sql):
+        raise typer.Exit(FAILED)
+
+
+# -- copies -----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def backup(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The new file. Nothing is overwritten.")],
+    db: which.Db = None,
+    app: which.App = None,
+    as_json: which.AsJson = False,
+) -> None:
+    """Copy the store while it is used, as it is at one moment, and check the copy before it gets its name.
+
+    The copy has the rights of the database. The copy of a damaged store is kept as PATH.damaged; the exit code is 1.
+    """
+    with _bar("copying") as progress:
+        made = _maintenance(db, app).back_up(path, progress=progress)
+    if as_json:
+        out.data(made)
+    else:
+        out.say(f"{clean(made.path)}: {made.bytes / MIB:.1f} MiB, integrity ok, copied in {span(made.duration)}")
+
+
+@app.command()
+def restore(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A backup made by `db backup`.")],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    db: which.Db = None,
+    app: which.App = None,
+    as_json: which.AsJson = False,
+) -> None:
+    """Put a backup in the place of the store. Refused while a live worker uses it; what is replaced is kept.
+
+    The restored store gets a new id. Tasks that were CLAIMED or RUNNING in the backup are orphans: the next worker that
+    starts decides about them as after a crash. What ran or was sent after the backup is not in it.
+    """
+    config = which.config_for(db, app)
+    maintenance = maintenance_of(config, patience=which.PATIENCE)
+    live = _live_workers(config, maintenance)
+    if live:
+        raise Refused(f"{maintenance.location} is used by {', '.join(live)}; stop them first. Nothing was changed.")
+    maintenance.check_backup(path)
+    _confirm(maintenance, path, dry_run=dry_run, yes=yes)
+    if dry_run:
+        found = {"store": maintenance.location, "path": str(path.absolute()), "dry_run": True}
+        out.data(found) if as_json else out.say(f"{clean(maintenance.location)} would be replaced by {clean(path)}")
+        return
+    with _bar("restoring") as progress:
+        restored = maintenance.restore(path, actor=actor(), progress=progress)
+    if as_json:
+        out.data(restored)
+        return
+    orphans = counted(restored.orphans, "task") + " owned in the backup: the next worker that starts recovers them"
+    out.say(
+        fields(
+            {
+                "restored": restored.store,
+                "from": restored.path,
+                "store id": restored.store_id,
+                "replaced": restored.kept and f"kept as {restored.kept}",
+                "orphans": orphans,
+            }
+        )
+    )
+
+
+def _confirm(maintenance: Maintenance, path: Path, *, dry_run: bool, yes: bool) -> None:
+    if dry_run or yes:
+        return
+    what = f"{clean(maintenance.location)} would be replaced by {clean(path)}"
+    if not sys.stdin.isatty():
+        raise Refused(f"{what}; add --yes to do it, --dry-run to look", code=USAGE)
+    if not typer.confirm(f"{what}. Do it?", err=True):
+        raise Refused("nothing was changed")
+
+
+def _live_workers(config: AppConfig, maintenance: Maintenance) -> list[str]:
+    """By their rows, and by the locks they hold where the rows can not be read."""
+    from everbeat.run import lockfile, manual  # lazily: looking at a store needs nothing of what runs one
+
+    try:
+        with which.existing(config) as store:
+            alive = [status.worker_id for status in manual.get_worker_status(store, config.recovery) if status.is_alive]
+    except (StoreUnavailable, SchemaMismatch):
+        alive = []
+    return [f"worker {worker}" for worker in alive] or [
+        f"a worker (pid {pid})" for pid, _ in lockfile.workers_in(maintenance.state_directory)
+    ]
+
+
+def _maintenance(db: str | None, app: str | None) -> Maintenance:
+    return maintenance_of(which.config_for(db, app), patience=which.PATIENCE)
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar that is told how many pages are left. Its length is known only after the first of them."""
+    with out.growing(what) as show:
+        yield lambda left, total: show(total - left, total)

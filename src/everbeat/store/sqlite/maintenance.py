@@ -1,0 +1,71 @@
+"""`Maintenance` on one SQLite file: schema, backup, restore. Never creates a file unless it is asked to migrate."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from everbeat.clock import SystemClock
+from everbeat.errors import StoreUnavailable
+from everbeat.store.interface import Backup, Restored, Schema
+from everbeat.store.sqlite import backup, migrate, side
+from everbeat.store.sqlite.connection import Database
+from everbeat.store.sqlite.store import SQLiteStore
+
+
+class SQLiteMaintenance:
+    def __init__(self, path: Path, *, durability: str, file_mode: int, patience: float) -> None:
+        self._path = path.absolute()
+        self._durability = durability
+        self._file_mode = file_mode
+        self._patience = patience
+
+    @property
+    def location(self) -> str:
+        return f"sqlite:///{self._path}"
+
+    @property
+    def state_directory(self) -> Path:
+        return side.directory_of(self._path)
+
+    def schema(self) -> Schema:
+        with self._existing() as database:
+            return Schema(found=migrate.version_of(database), newest=migrate.newest())
+
+    def migration(self) -> str:
+        return migrate.sql(self.schema().found)
+
+    def migrate(self) -> Schema:
+        before = self.schema() if self._path.exists() else Schema(found=None, newest=migrate.newest())
+        if before.found is None:
+            SQLiteStore(
+                self._path, durability=self._durability, file_mode=self._file_mode, patience=self._patience
+            ).close()
+            return before
+        with self._existing() as database:
+            return Schema(found=migrate.upgrade(database), newest=before.newest)
+
+    def back_up(self, path: Path, *, progress: Callable[[int, int], None]) -> Backup:
+        with self._existing() as database:
+            return backup.back_up(database, path, progress=progress)
+
+    def check_backup(self, path: Path) -> None:
+        backup.check(path.absolute())
+
+    def restore(self, path: Path, *, actor: str, progress: Callable[[int, int], None]) -> Restored:
+        with self._database() as database:
+            return backup.restore(database, path, actor=actor, file_mode=self._file_mode, progress=progress)
+
+    @contextmanager
+    def _existing(self) -> Iterator[Database]:
+        if not self._path.exists():
+            raise StoreUnavailable(f"there is no store at {self._path}")
+        with self._database() as database:
+            yield database
+
+    @contextmanager
+    def _database(self) -> Iterator[Database]:
+        database = Database(
+            self._path, durability=self._durability, clock=SystemClock(), patience=self._patience
+        )  # fmt: skip
+        with closing(database):
+            yield database
