@@ -25,9 +25,9 @@ from everbeat.decide.room import OWN_PROCESS, Room
 from everbeat.errors import StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy, Settlement, Superseded, Verdict
+from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy, Settlement, Superseded, Unsettled, Verdict
 from everbeat.model.state import Change, TaskStatus
-from everbeat.model.task import Claim, Outcome
+from everbeat.model.task import Claim, Outcome, TaskError
 from everbeat.run.crew import (
     AppFailed,
     AppReady,
@@ -40,10 +40,12 @@ from everbeat.run.crew import (
     News,
     Reported,
 )
+from everbeat.run.failure import RESULT_INVALID
 from everbeat.run.journal import Journal
 from everbeat.run.slot import Flight, Slot, Slots, SlotState, Staffing
 from everbeat.run.words import how_it_died
-from everbeat.store.interface import Ending, Flush, Held, Report, Store
+from everbeat.store.interface import Ending, Flush, Flushed, Held, Report, Store
+from everbeat.store.transaction import RowRefused
 
 GATHER_US = 1_000
 TAKE_BACK_US = 20_000
@@ -85,7 +87,7 @@ class Tally:
             change = ending.verdict.change
             if isinstance(settlement, Superseded):
                 self.refused += ending.outcome is not None
-            else:
+            elif not isinstance(settlement, Unsettled):
                 self.completed += change is Change.COMPLETE
                 self.retried += change is Change.RETRY
                 self.failed += change is Change.FAIL
@@ -118,6 +120,9 @@ class Dispatcher:
         self.tally = Tally()
         self.slots = Slots(staffing)
         self._held: dict[tuple[int, int], tuple[Claim, Slot]] = {}
+        self._stuck: dict[tuple[int, int], tuple[Claim, Slot]] = {}
+        """What is ours and can not be ended, because the store takes nothing of it."""
+        self._told_refused: set[tuple[str | None, str]] = set()
         self.is_fenced = False
         self.turns = 0
         self._hungry = True
@@ -164,7 +169,7 @@ class Dispatcher:
                 role="claimer" if claim.status is TaskStatus.CLAIMED else "runner",
                 pid=slot.pid or 0,
             )
-            for claim, slot in list(self._held.values())
+            for claim, slot in (*self._held.values(), *self._stuck.values())
         ]
 
     def note_unresponsive(self) -> None:
@@ -412,14 +417,12 @@ class Dispatcher:
             worker_id=self.worker_id, endings=[ending for ending, _ in endings], starts=starts, room=room,
             events=events, reports=list(self._reports.values()),
         )  # fmt: skip
-        try:
-            flushed = self.store.flush(wanted)
-        except StoreUnavailable as error:
-            self._store_failed(error, now)
+        flushed = self._write(wanted, now)
+        if flushed is None:
             return
         self._retries, self._retry_at = 0, 0
         self._endings, self._events, self._reports = [], [], {}
-        self._let_go(endings)
+        self._let_go(self._set_aside(endings, flushed) if flushed.refused else endings)
         self.tally.count(wanted.endings, flushed.settlements)
         if endings:
             crash_point("finish.after_commit")
@@ -432,6 +435,40 @@ class Dispatcher:
         if flushed.next_due_in_us is not None:
             self._due_at = now + flushed.next_due_in_us
         self._launch(starts, flushed.started, flushed.claims)
+
+    def _write(self, wanted: Flush, now: int) -> Flushed | None:
+        """None: the store is away. A row that it refuses is left out the second time."""
+        try:
+            try:
+                return self.store.flush(wanted)
+            except RowRefused:
+                return self.store.flush(replace(wanted, room=self._room(now), row_by_row=True))
+        except StoreUnavailable as error:
+            self._store_failed(error, now)
+            return None
+
+    def _set_aside(
+        self, endings: Sequence[tuple[Ending, int | None]], flushed: Flushed
+    ) -> list[tuple[Ending, int | None]]:
+        """An outcome that can not be stored is a failure of its task. If not even that can be stored, the task stays
+        ours, is beaten for and never run again, until somebody sees to it; the rest is returned."""
+        for refusal in flushed.refused:
+            if (refusal.task_id, refusal.error) not in self._told_refused:
+                self._told_refused.add((refusal.task_id, refusal.error))
+                facts = {"error": refusal.error}
+                refused = Event(name=event.ROW_REFUSED, task_id=refusal.task_id, worker_id=self.worker_id, facts=facts)
+                self._events.append(refused)
+        settled: list[tuple[Ending, int | None]] = []
+        for (ending, entry), settlement in zip(endings, flushed.settlements, strict=True):
+            if not isinstance(settlement, Unsettled):
+                settled.append((ending, entry))
+            elif ending.outcome is not None:
+                verdict = _unstorable(ending.claim, settlement.error)
+                self._settle(ending.claim, verdict, pid=ending.pid, entry=entry)
+            else:
+                key = ending.claim.seq, ending.claim.fence
+                self._stuck[key] = self._held.pop(key)
+        return settled
 
     def _store_failed(self, error: StoreUnavailable, now: int) -> None:
         self.tally.store_errors += 1
@@ -519,6 +556,11 @@ class Dispatcher:
 
 def _give_back(claim: Claim, reason: str) -> Verdict:
     return Verdict(change=Change.HAND_BACK, reason=reason, billed=False, solo=claim.solo)
+
+
+def _unstorable(claim: Claim, why: str) -> Verdict:
+    error = TaskError(code=RESULT_INVALID, message=f"its outcome could not be stored: {why}")
+    return Verdict(change=Change.FAIL, reason=error.message, error=error, solo=claim.solo)
 
 
 def _cause(slot: Slot, death: Died, has_begun: bool, begun: int) -> Cause:

@@ -51,6 +51,16 @@ class Flush:
     room: Room | None = None
     events: Sequence[Event] = ()
     reports: Sequence[Report] = ()
+    row_by_row: bool = False
+    """After `RowRefused`: whatever can not be written is left out, the rest is done (PROTOCOL 7)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A row that the store will never take, and why."""
+
+    task_id: str | None
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +73,8 @@ class Flushed:
     claims: list[Claim] = field(default_factory=list)
     next_due_in_us: int | None = None
     """Until the next delayed task of any queue becomes ready."""
+    refused: list[Refused] = field(default_factory=list)
+    """Row by row: what was left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +247,8 @@ class Store(Site, Protocol):
 
     # -- the life of a task -----------------------------------------------------------------------------------------
 
-    def flush(self, flush: Flush) -> Flushed: ...
+    def flush(self, flush: Flush) -> Flushed:
+        """All of it, or nothing with RowRefused if a row of it can never be written: then ask for it row by row."""
 
     # -- recovery ---------------------------------------------------------------------------------------------------
 

@@ -46,6 +46,8 @@ COPY_PAGES = 1024
 Progress = Callable[[int, int], None]
 DEFINITE = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
 """Errors of a statement, not of the store: the same again would fail again."""
+REFUSED = (*DEFINITE, UnicodeError, OverflowError)
+"""And of the values in it, which did not get as far as SQLite."""
 
 
 def connect(path: Path, *, timeout: float, read_only: bool = False) -> sqlite3.Connection:
@@ -105,7 +107,7 @@ class SQLiteTransaction:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK TO part")
                 self._connection.execute("RELEASE part")
-            if isinstance(error, (*DEFINITE, ValueError, OverflowError)):
+            if isinstance(error, (*REFUSED, ValueError)):
                 raise RowRefused(f"{type(error).__name__}: {error}") from error
             raise
         self._connection.execute("RELEASE part")

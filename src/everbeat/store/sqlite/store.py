@@ -19,11 +19,12 @@ from everbeat.model.worker import NewWorker, WorkerInfo, WorkerState
 from everbeat.store.interface import Beat, Flush, Flushed, Held, QueueCount, StaleTask, TaskFilter
 from everbeat.store.sqlite import migrate, side
 from everbeat.store.sqlite.bells import Bell, Ringer, digest
-from everbeat.store.sqlite.connection import Database
+from everbeat.store.sqlite.connection import REFUSED, Database
 from everbeat.store.sqlite.group import GroupCommit
 from everbeat.store.sqlite.keeping import Keeping
 from everbeat.store.sqlite.site import SQLiteSite
-from everbeat.store.verbs import commanding, counting, living, looking, owning, records, recovering
+from everbeat.store.transaction import RowRefused
+from everbeat.store.verbs import carefully, commanding, counting, living, looking, owning, records, recovering
 
 Kind = tuple[str, str]
 """Queue and name of a task: what decides who can run it."""
@@ -126,8 +127,11 @@ class SQLiteStore(SQLiteSite, Keeping):
     # -- the life of a task -----------------------------------------------------------------------------------------
 
     def flush(self, flush: Flush) -> Flushed:
-        with self.database.write("flush") as tx:
-            flushed = owning.flush(tx, flush)
+        try:
+            with self.database.write("flush") as tx:
+                flushed = carefully.flush(tx, flush) if flush.row_by_row else owning.flush(tx, flush)
+        except REFUSED as error:
+            raise RowRefused(f"{type(error).__name__}: {error}") from error
         owning.mark_started(flushed.started)
         if flush.endings:
             endings = zip(flushed.settlements, flush.endings, strict=True)

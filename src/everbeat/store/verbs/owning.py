@@ -128,27 +128,22 @@ their own is not walked to its end every time."""
 
 def flush(tx: Transaction, wanted: Flush) -> Flushed:
     if wanted.reports:
-        _keep(tx, wanted.worker_id, wanted.reports)  # first: some of them may be ending
+        keep(tx, wanted.worker_id, wanted.reports)  # first: some of them may be ending
     settlements = settle(tx, wanted.endings) if wanted.endings else []
     if wanted.events:
         add_events(tx, wanted.events)
-    if not tx.one(IS_ALIVE, (wanted.worker_id,)):
+    if not is_alive(tx, wanted.worker_id):
         return Flushed(alive=False, settlements=settlements)
-    started = [claim for claim in wanted.starts if _start(tx, wanted.worker_id, claim)]
+    started = [claim for claim in wanted.starts if start(tx, wanted.worker_id, claim)]
     claims: list[Claim] = []
-    due_at = _next_due(tx)
+    due_in_us = ripen(tx, wanted.room)
     if wanted.room is not None and not wanted.room.is_empty:
-        if due_at is not None and due_at <= tx.now:
-            tx.run(RIPEN, (tx.now,))
-            due_at = _next_due(tx)
         claims = claim_into(tx, wanted.worker_id, wanted.room)
-    return Flushed(
-        alive=True,
-        settlements=settlements,
-        started=started,
-        claims=claims,
-        next_due_in_us=None if due_at is None else max(0, due_at - tx.now),
-    )
+    return Flushed(alive=True, settlements=settlements, started=started, claims=claims, next_due_in_us=due_in_us)
+
+
+def is_alive(tx: Transaction, worker_id: str) -> bool:
+    return tx.one(IS_ALIVE, (worker_id,)) is not None
 
 
 def mark_started(started: Iterable[Claim]) -> None:
@@ -158,7 +153,7 @@ def mark_started(started: Iterable[Claim]) -> None:
         claim.attempt += 1
 
 
-def _keep(tx: Transaction, worker_id: str, reports: Sequence[Report]) -> None:
+def keep(tx: Transaction, worker_id: str, reports: Sequence[Report]) -> None:
     said = [(r.progress, r.claim.seq, r.claim.fence, r.claim.worker_id) for r in reports if r.progress is not None]
     tx.many(PROGRESS, said)
     beating = [
@@ -288,12 +283,21 @@ def _late(
 # -- taking hold ----------------------------------------------------------------------------------------------------
 
 
+def ripen(tx: Transaction, room: Room | None) -> int | None:
+    """What is due becomes ready, if there is room for something; how long until the next is."""
+    due_at = _next_due(tx)
+    if due_at is not None and due_at <= tx.now and room is not None and not room.is_empty:
+        tx.run(RIPEN, (tx.now,))
+        due_at = _next_due(tx)
+    return None if due_at is None else max(0, due_at - tx.now)
+
+
 def _next_due(tx: Transaction) -> int | None:
     row = tx.one(NEXT_DUE)
     return row[0] if row else None
 
 
-def _start(tx: Transaction, worker_id: str, claim: Claim) -> bool:
+def start(tx: Transaction, worker_id: str, claim: Claim) -> bool:
     if tx.run(START, (tx.now, claim.seq, claim.fence, worker_id)):
         return True
     now = tx.one(NOW, (claim.seq,))  # or by this flush, when it was sent before
@@ -301,15 +305,19 @@ def _start(tx: Transaction, worker_id: str, claim: Claim) -> bool:
 
 
 def claim_into(tx: Transaction, worker_id: str, room: Room) -> list[Claim]:
-    claims = [_claim(row, slot, worker_id) for row, slot in _admitted(tx, room)]
-    waiting = [(worker_id, claim.seq, claim.fence - 1) for claim in claims if claim.status is TaskStatus.CLAIMED]
-    ready = [(worker_id, tx.now, claim.seq, claim.fence - 1) for claim in claims if claim.status is TaskStatus.RUNNING]
-    tx.many(CLAIM, waiting)
-    tx.many(LAUNCH, ready)
+    claims = [claim_of(row, slot, worker_id) for row, slot in admitted(tx, room)]
+    take(tx, claims)
     return claims
 
 
-def _claim(row: Row, slot: int, worker_id: str) -> Claim:
+def take(tx: Transaction, claims: Sequence[Claim]) -> None:
+    waiting = [(c.worker_id, c.seq, c.fence - 1) for c in claims if c.status is TaskStatus.CLAIMED]
+    ready = [(c.worker_id, tx.now, c.seq, c.fence - 1) for c in claims if c.status is TaskStatus.RUNNING]
+    tx.many(CLAIM, waiting)
+    tx.many(LAUNCH, ready)
+
+
+def claim_of(row: Row, slot: int, worker_id: str) -> Claim:
     launched = slot != OWN_PROCESS
     return Claim(
         seq=row[1], id=row[2], name=row[3], queue=row[4], fence=row[5] + 1, attempt=row[6] + launched,
@@ -319,7 +327,7 @@ def _claim(row: Row, slot: int, worker_id: str) -> Claim:
     )  # fmt: skip
 
 
-def _admitted(tx: Transaction, room: Room) -> Iterator[tuple[Row, int]]:
+def admitted(tx: Transaction, room: Room) -> Iterator[tuple[Row, int]]:
     """Ready tasks in claim order over all kinds, as far as the room admits them."""
     kinds = [iter(tx.rows(READY, kind)) for kind in _kinds(tx, room)]
     passes = [PASSES] * len(kinds)

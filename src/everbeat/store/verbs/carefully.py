@@ -1,0 +1,73 @@
+"""The flush, row by row: after one that was refused for a definite reason, so that a bad row harms nobody else.
+
+Each row is a part of its own in one transaction (PROTOCOL 7). What is refused is undone alone and told: an ending as
+`Unsettled`, and all of it in `Flushed.refused`.
+"""
+
+from everbeat.model.recovery import Settlement, Unsettled
+from everbeat.model.task import Claim
+from everbeat.store.interface import Ending, Flush, Flushed, Refused
+from everbeat.store.transaction import RowRefused, Transaction
+from everbeat.store.verbs import owning
+from everbeat.store.verbs.records import add_events
+
+
+def flush(tx: Transaction, wanted: Flush) -> Flushed:
+    refused: list[Refused] = []
+    for report in wanted.reports:
+        try:
+            with tx.part():
+                owning.keep(tx, wanted.worker_id, [report])
+        except RowRefused as error:
+            refused.append(Refused(task_id=report.claim.id, error=f"progress: {error}"))
+    settlements = [_settle(tx, ending, refused) for ending in wanted.endings]
+    for event in wanted.events:
+        try:
+            with tx.part():
+                add_events(tx, [event])
+        except RowRefused as error:
+            refused.append(Refused(task_id=event.task_id, error=f"event {event.name}: {error}"))
+    if not owning.is_alive(tx, wanted.worker_id):
+        return Flushed(alive=False, settlements=settlements, refused=refused)
+    started = [claim for claim in wanted.starts if _start(tx, wanted.worker_id, claim, refused)]
+    claims: list[Claim] = []
+    due_in_us = owning.ripen(tx, wanted.room)
+    if wanted.room is not None:
+        found = [owning.claim_of(row, slot, wanted.worker_id) for row, slot in owning.admitted(tx, wanted.room)]
+        claims = [claim for claim in found if _take(tx, claim, refused)]
+    return Flushed(
+        alive=True,
+        settlements=settlements,
+        started=started,
+        claims=claims,
+        next_due_in_us=due_in_us,
+        refused=refused,
+    )
+
+
+def _settle(tx: Transaction, ending: Ending, refused: list[Refused]) -> Settlement:
+    try:
+        with tx.part():
+            return owning.settle(tx, [ending])[0]
+    except RowRefused as error:
+        refused.append(Refused(task_id=ending.claim.id, error=f"{ending.verdict.change}: {error}"))
+        return Unsettled(task_id=ending.claim.id, error=str(error))
+
+
+def _start(tx: Transaction, worker_id: str, claim: Claim, refused: list[Refused]) -> bool:
+    try:
+        with tx.part():
+            return owning.start(tx, worker_id, claim)
+    except RowRefused as error:
+        refused.append(Refused(task_id=claim.id, error=f"start: {error}"))
+        return False
+
+
+def _take(tx: Transaction, claim: Claim, refused: list[Refused]) -> bool:
+    try:
+        with tx.part():
+            owning.take(tx, [claim])
+            return True
+    except RowRefused as error:
+        refused.append(Refused(task_id=claim.id, error=f"claim: {error}"))
+        return False
