@@ -16,6 +16,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+LONGEST_KEY = 512
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_.:@/-]{1,128}")
 _RANDOM_BITS = 74
 _LOW_BITS = 62
@@ -81,6 +82,13 @@ def name_problem(value: object, what: str) -> str | None:
     if isinstance(value, str) and NAME_PATTERN.fullmatch(value):
         return None
     return f"{what} {value!r} is not valid: 1 to 128 letters, digits or any of _ . : @ / - are allowed"
+
+
+def key_problem(value: object, what: str) -> str | None:
+    """What is wrong with a key that users make of their own facts ("invoice 17 of Müller"); None if nothing is."""
+    if isinstance(value, str) and 1 <= len(value) <= LONGEST_KEY and value.isprintable():
+        return None
+    return f"{what} {value!r} is not valid: a text of 1 to {LONGEST_KEY} printable characters is needed"
 
 
 def module_name(name: str) -> str:

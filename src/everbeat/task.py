@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from everbeat.config.checks import Seconds, in_seconds, to_seconds, whole
 from everbeat.errors import PayloadError, StoreUnavailable, TaskConflict
 from everbeat.handle import TaskHandle
-from everbeat.ids import name_problem
+from everbeat.ids import key_problem, name_problem
 from everbeat.model.task import Enqueued, NewTask, TaskKind, TaskPolicy
 from everbeat.payload import Payload
 
@@ -51,6 +51,7 @@ class SendOptions:
     run_at: datetime | None = None
     priority: int | None = None
     queue: str | None = None
+    unique_key: str | None = None
     id: str | None = None
 
     def __post_init__(self) -> None:
@@ -64,6 +65,8 @@ class SendOptions:
             _raise_if(priority_problem(self.priority))
         if self.queue is not None:
             _raise_if(name_problem(self.queue, "queue"))
+        if self.unique_key is not None:
+            _raise_if(key_problem(self.unique_key, "unique_key"))
         if self.id is not None:
             _raise_if(name_problem(self.id, "id"))
 
@@ -175,10 +178,18 @@ class Task(Sendable[P, R]):
         run_at: datetime | None = None,
         priority: int | None = None,
         queue: str | None = None,
+        unique_key: str | None = None,
         id: str | None = None,
     ) -> Sender[P, R]:
-        """The same task, sent later, elsewhere or under a given id. ValueError for what can not be."""
-        return Sender(self, SendOptions(delay=delay, run_at=run_at, priority=priority, queue=queue, id=id))
+        """The same task, sent later, elsewhere, under a given id or key. ValueError for what can not be.
+
+        With `unique_key`, no second task of this name and key is stored while one of them has not ended: the handle is
+        that one's, and its `created` is False.
+        """
+        return Sender(
+            self,
+            SendOptions(delay=delay, run_at=run_at, priority=priority, queue=queue, unique_key=unique_key, id=id),
+        )
 
     def handle(self, task_id: str) -> TaskHandle[R]:
         """The handle of a task sent earlier. TaskNotFound at its first use if there is none."""
@@ -214,6 +225,7 @@ class Task(Sendable[P, R]):
             priority=options.priority or self.priority,
             max_attempts=self.policy.max_attempts,
             policy=self._stored_policy,
+            unique_key=options.unique_key,
             delay_us=options.delay_us,
             run_at=options.run_at_us,
         )

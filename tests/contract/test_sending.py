@@ -7,8 +7,10 @@ from tests.words import (
     VirtualClock,
     a_room,
     a_task,
+    carry_out,
     claim,
     claim_one,
+    completed,
     enqueue,
     facts_of,
     ids,
@@ -18,6 +20,7 @@ from tests.words import (
 )
 
 from everbeat.errors import TaskNotFound
+from everbeat.model.order import Order
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Enqueued, NewTask
 from everbeat.store.interface import Flush, Store
@@ -102,6 +105,83 @@ def test_an_id_that_was_never_sent_is_not_found(store: Store) -> None:
     assert store.get("nobody") is None
     with pytest.raises(TaskNotFound, match="nobody"):
         store.finished("nobody")
+
+
+# -- unique keys ------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_task_with_a_unique_key_finds_the_first(store: Store) -> None:
+    store.enqueue([a_task(id="a", unique_key="invoice 17")])
+
+    stored = store.enqueue([a_task(id="b", unique_key="invoice 17", args=b"[9]"), a_task(id="c")])
+
+    assert stored == [Enqueued(id="a", created=False), Enqueued(id="c", created=True)]
+    assert store.get("b") is None
+
+
+def test_a_unique_key_in_one_call_stores_the_first_of_its_tasks(store: Store) -> None:
+    stored = store.enqueue([a_task(id=name, unique_key="k") for name in "abc"])
+
+    assert stored == [Enqueued(id="a", created=True), *[Enqueued(id="a", created=False)] * 2]
+
+
+def test_a_unique_key_is_held_per_task_name(store: Store) -> None:
+    stored = store.enqueue([a_task(id="a", unique_key="k"), a_task(id="b", name="sub", unique_key="k")])
+
+    assert [one.created for one in stored] == [True, True]
+
+
+@pytest.mark.parametrize("held", [TaskStatus.PENDING, TaskStatus.RUNNING])
+def test_a_unique_key_is_held_until_its_task_has_ended(store: Store, held: TaskStatus) -> None:
+    enqueue(store, id="a", unique_key="k")
+    taken = claim_one(store) if held is TaskStatus.RUNNING else None
+
+    assert enqueue(store, id="b", unique_key="k") == "a"
+
+    settle(store, taken, completed()) if taken else store.cancel("a", actor="me")
+    assert enqueue(store, id="c", unique_key="k") == "c"
+
+
+def test_a_task_that_waits_for_its_retry_holds_its_unique_key(store: Store) -> None:
+    enqueue(store, id="a", unique_key="k")
+
+    settle(store, claim_one(store), retried(delay_us=60 * SECOND))
+
+    assert enqueue(store, id="b", unique_key="k") == "a"
+
+
+def test_the_same_id_again_is_the_same_task_whoever_holds_its_unique_key_now(store: Store) -> None:
+    enqueue(store, id="a", unique_key="k")
+    store.cancel("a", actor="me")
+    enqueue(store, id="b", unique_key="k")
+
+    assert enqueue(store, id="a", unique_key="k") == "a"
+
+
+def test_a_conflict_of_ids_beside_a_held_unique_key_stores_nothing(store: Store) -> None:
+    store.enqueue([a_task(id="a"), a_task(id="b", unique_key="k")])
+
+    stored = store.enqueue([a_task(id="c"), a_task(id="d", unique_key="k"), a_task(id="a", args=b"[9]")])
+
+    assert [one.conflict for one in stored] == [False, False, True]
+    assert [store.get("c"), store.get("d")] == [None, None]
+
+
+def test_an_ended_task_is_not_revived_while_another_holds_its_unique_key(store: Store) -> None:
+    enqueue(store, id="a", unique_key="k")
+    store.cancel("a", actor="me")
+    enqueue(store, id="b", unique_key="k")
+
+    assert carry_out(store, Order.RETRY, "a") == []
+    assert facts_of(store, "a", "status") == (TaskStatus.CANCELLED,)
+
+
+def test_of_ended_tasks_with_one_unique_key_the_newest_is_revived(store: Store) -> None:
+    for name in "abc":
+        enqueue(store, id=name, unique_key="k")
+        store.cancel(name, actor="me")
+
+    assert carry_out(store, Order.RETRY, "a", "b", "c") == ["c"]
 
 
 # -- order ------------------------------------------------------------------------------------------------------------

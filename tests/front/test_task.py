@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -149,6 +150,10 @@ def test_a_lambda_needs_a_name(app: Everbeat) -> None:
         ({"priority": 1.5}, "priority must be"),
         ({"queue": "two words"}, "queue 'two words' is not valid"),
         ({"queue": ""}, "queue '' is not valid"),
+        ({"unique_key": ""}, "unique_key '' is not valid"),
+        ({"unique_key": 17}, "unique_key 17 is not valid"),
+        ({"unique_key": "two\nlines"}, "printable"),
+        ({"unique_key": "x" * 513}, "1 to 512"),
         ({"id": ""}, "id '' is not valid"),
         ({"id": "x" * 129}, "is not valid"),
     ],
@@ -159,7 +164,7 @@ def test_an_option_that_can_not_be_is_a_value_error(add: Any, options: dict[str,
 
 
 def test_options_of_later_versions_are_not_swallowed(add: Any) -> None:
-    for name in ("unique_key", "exclusive_key", "good_until", "connection"):
+    for name in ("exclusive_key", "good_until", "connection"):
         with pytest.raises(TypeError, match=name):
             add.options(**{name: "x"})
 
@@ -202,6 +207,25 @@ def test_the_same_id_and_arguments_again_give_the_existing_task(add: Any) -> Non
 
     assert (first.created, again.created) == (True, False)
     assert first == again
+
+
+def test_a_unique_key_gives_the_handle_of_the_task_that_holds_it(add: Any) -> None:
+    sender = add.options(unique_key="Rechnung für Müller")
+    first, again = sender.enqueue(1), sender.enqueue(2)
+
+    assert (first.created, again.created) == (True, False)
+    assert first == again
+
+    first.cancel()
+    assert sender.enqueue(3).created
+
+
+def test_of_many_senders_with_one_unique_key_one_creates_the_task(add: Any) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        handles = list(threads.map(lambda n: add.options(unique_key="k").enqueue(n), range(40)))
+
+    assert sum(handle.created for handle in handles) == 1
+    assert len(set(handles)) == 1
 
 
 def test_the_same_id_with_other_arguments_is_a_conflict(app: Everbeat, add: Any) -> None:

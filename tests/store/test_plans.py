@@ -44,6 +44,7 @@ PLANS = {
     living.WORKERS_ALIVE: ["SCAN w USING INDEX everbeat_workers_alive"],
     sending.LAST: ["SEARCH everbeat_tasks"],
     sending.STORED: [BY_ID],
+    sending.HOLDER: ["SEARCH everbeat_tasks USING INDEX everbeat_tasks_unique (name=? AND unique_key=?)"],
     looking.FINISHED: [BY_ID],
     looking.ATTEMPTS: ["SEARCH everbeat_attempts USING INDEX everbeat_attempts_task (task_id=?)"],
     looking.HISTORY: ["SEARCH everbeat_history USING INDEX everbeat_history_task (task_id=?)"],

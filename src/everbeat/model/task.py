@@ -69,6 +69,8 @@ class TaskKind(NamedTuple):
     priority: int = DEFAULT_PRIORITY
     max_attempts: int = 1
     policy: str | None = None
+    unique_key: str | None = None
+    """Of the tasks of one name that have it, at most one has not ended."""
     delay_us: int | None = None
     run_at: int | None = None
 
@@ -85,6 +87,7 @@ class Enqueued(NamedTuple):
     """What became of one `NewTask`: stored now, there already with the same content, or in conflict with another."""
 
     id: str
+    """That of the task which holds the unique key, if that is another one."""
     created: bool
     conflict: bool = False
 

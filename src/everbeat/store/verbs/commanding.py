@@ -16,7 +16,7 @@ from everbeat.model.event import Event
 from everbeat.model.order import FAILED_BY_HAND, REQUEUED_BY_HAND, Order
 from everbeat.model.state import Change, TaskStatus, sources, target
 from everbeat.store.interface import TaskFilter
-from everbeat.store.transaction import Transaction
+from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs.looking import conditions
 from everbeat.store.verbs.records import Records, add_events, text
 
@@ -31,6 +31,15 @@ CANCEL = """
 UPDATE everbeat_tasks
    SET status = 'CANCELLED', fence = fence + 1, finished_at = ?, due_at = NULL, waiting_for = NULL
  WHERE seq IN ({seqs})"""
+
+# everbeat_tasks_unique. A task whose unique key has another holder by now stays ended.
+KEY_IS_FREE = """
+(unique_key IS NULL OR NOT EXISTS
+    (SELECT 1 FROM everbeat_tasks holder
+      WHERE holder.unique_key IS NOT NULL AND holder.status IN ('PENDING', 'CLAIMED', 'RUNNING')
+        AND holder.name = everbeat_tasks.name AND holder.unique_key = everbeat_tasks.unique_key))"""
+SAME_KEY = """
+SELECT seq, name, unique_key FROM everbeat_tasks WHERE seq IN ({seqs}) AND unique_key IS NOT NULL ORDER BY seq"""
 
 # Fresh counters: attempt keeps growing because it names runs, so the earlier ones become unbilled.
 REVIVE = """
@@ -125,6 +134,8 @@ def carry_out(
     """Do it to those of them that it still fits; their ids."""
     where, values = _fit(order, wanted)
     found = tx.all(STILL_FIT.format(seqs=_marks(seqs), fit=where), [*seqs, *values])
+    if order.change is Change.REVIVE:
+        found = _one_per_key(tx, found)
     if not found:
         return []
     these, ids = [seq for seq, _ in found], [task_id for _, task_id in found]
@@ -153,6 +164,15 @@ def accept(tx: Transaction, task_id: str, *, actor: str) -> bool:
     )  # fmt: skip
     records.write()
     return True
+
+
+def _one_per_key(tx: Transaction, found: list[Row]) -> list[Row]:
+    """Of ended tasks with the same unique key only the newest can live again."""
+    seqs = [seq for seq, _ in found]
+    keyed = tx.all(SAME_KEY.format(seqs=_marks(seqs)), seqs)
+    newest = {(name, key): seq for seq, name, key in keyed}
+    older = {seq for seq, name, key in keyed if newest[name, key] != seq}
+    return [row for row in found if row[0] not in older]
 
 
 def _record(tx: Transaction, order: Order, seqs: Sequence[int], *, actor: str, reason: str) -> None:
@@ -193,7 +213,7 @@ def _fit(order: Order, wanted: TaskFilter) -> tuple[str, list[Any]]:
     if order.is_for_quarantine:
         asked.append(("quarantined = 1", []))
     if order.change is Change.REVIVE:
-        asked.append(("args <> x''", []))
+        asked += [("args <> x''", []), (KEY_IS_FREE, [])]
     return " AND ".join(said for said, _ in asked), [value for _, values in asked for value in values]
 
 

@@ -1,4 +1,8 @@
-"""Enqueue: all or none, ids made by the sender, the same id twice is one task."""
+"""Enqueue: all or none, ids made by the sender, the same id twice is one task.
+
+A task whose unique key is held by another one that has not ended is not stored: the unique index decides, and a
+statement of its own reads who holds it (PROTOCOL 28).
+"""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -12,17 +16,27 @@ LAST = "SELECT coalesce(max(seq), 0) FROM everbeat_tasks"
 
 # The unique index on id makes a repeated enqueue a no-op: an unanswered one may be sent again. Many rows in one
 # statement that share the values of their kind take a third of the time of a statement for each.
-COLUMNS = "name, queue, priority, max_attempts, policy, created_at, run_at, due_at, id, args"
-SHARED = ", ".join(f"?{number}" for number in range(1, 9))
-INSERT = f"INSERT INTO everbeat_tasks ({COLUMNS}) VALUES {{rows}} ON CONFLICT (id) DO NOTHING"
+OF_KIND = ("name", "queue", "priority", "max_attempts", "policy", "unique_key")
+"""The first fields of `TaskKind`, stored as they are."""
+COLUMNS = (*OF_KIND, "created_at", "run_at", "due_at")
+SHARED = ", ".join(f"?{number + 1}" for number in range(len(COLUMNS)))
+INSERT = f"INSERT INTO everbeat_tasks ({', '.join(COLUMNS)}, id, args) VALUES {{rows}} ON CONFLICT DO NOTHING"
 INSERTS = {
-    width: INSERT.format(rows=", ".join(f"({SHARED}, ?{9 + 2 * row}, ?{10 + 2 * row})" for row in range(width)))
+    width: INSERT.format(
+        rows=", ".join(f"({SHARED}, ?{at + 1}, ?{at + 2})" for at in range(len(COLUMNS), len(COLUMNS) + 2 * width, 2))
+    )
     for width in (128, 16, 1)
 }
 
 ID, ARGS, KIND = attrgetter("id"), attrgetter("args"), attrgetter("kind")
 
 STORED = "SELECT seq, name, args FROM everbeat_tasks WHERE id = ?"
+
+# everbeat_tasks_unique
+HOLDER = """
+SELECT id, seq FROM everbeat_tasks
+ WHERE unique_key IS NOT NULL AND status IN ('PENDING', 'CLAIMED', 'RUNNING') AND name = ? AND unique_key = ?"""
+
 UNDO = "DELETE FROM everbeat_tasks WHERE seq > ?"
 
 
@@ -71,7 +85,7 @@ def _insert(tx: Transaction, kind: TaskKind, tasks: list[NewTask]) -> int:
 
 def _shared(kind: TaskKind, now: int) -> list[Any]:
     run_at = kind.run_at if kind.run_at is not None else now + (kind.delay_us or 0)
-    return [*kind[:5], now, run_at, run_at if run_at > now else None]
+    return [*kind[: len(OF_KIND)], now, run_at, run_at if run_at > now else None]
 
 
 def _compare_all(tx: Transaction, tasks: Sequence[NewTask], before: int) -> list[Enqueued]:
@@ -80,6 +94,10 @@ def _compare_all(tx: Transaction, tasks: Sequence[NewTask], before: int) -> list
     created: set[str] = set()
     for task in tasks:
         stored = tx.one(STORED, (task.id,))
+        holder = None if stored else tx.one(HOLDER, (task.kind.name, task.kind.unique_key))
+        if holder is not None:
+            results.append(Enqueued(id=holder[0], created=False))
+            continue
         is_same = stored is not None and stored[1:] == (task.kind.name, task.args)
         is_new = is_same and stored is not None and stored[0] > before and task.id not in created
         created.add(task.id)

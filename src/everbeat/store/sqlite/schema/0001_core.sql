@@ -29,6 +29,7 @@ CREATE TABLE everbeat_tasks (
     started_at     INTEGER,
     finished_at    INTEGER,
     waiting_for    TEXT,                 -- why a PENDING task is not ready, if not for a time
+    unique_key     TEXT,
     policy         TEXT,
     progress       TEXT,                 -- what the last run says of itself: done, total, note
     error_code     TEXT,
@@ -50,6 +51,9 @@ CREATE INDEX everbeat_tasks_ended ON everbeat_tasks (queue, status, finished_at)
     WHERE finished_at IS NOT NULL;
 CREATE INDEX everbeat_tasks_waiting ON everbeat_tasks (queue)
     WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NOT NULL;
+-- One task of a name and key that has not ended: what keeps the promise, and what finds the holder.
+CREATE UNIQUE INDEX everbeat_tasks_unique ON everbeat_tasks (name, unique_key)
+    WHERE unique_key IS NOT NULL AND status IN ('PENDING', 'CLAIMED', 'RUNNING');
 CREATE INDEX everbeat_tasks_quarantined ON everbeat_tasks (seq)
     WHERE quarantined = 1;
 
