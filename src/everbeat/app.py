@@ -226,6 +226,11 @@ class Everbeat:
 
         return Testing(self, eager=eager)
 
+    def move_to(self, url: str, *, where: str) -> None:
+        """Leave the configured store for another one, which a flag named."""
+        self.close()
+        self.config = self.config.at(url, where=where)
+
     def get_broker(self) -> Broker:
         """Recovery by hand. Opens nothing yet; its methods are coroutines, with blocking twins on `.sync`."""
         return Broker(self)

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.by_hand import Command, HandWorker, send
 
 from everbeat.model.state import TaskStatus
-from everbeat.store.interface import Store
+from everbeat.store.interface import Store, TaskFilter
 
 BARE = """
 from everbeat import Everbeat
@@ -96,3 +96,35 @@ def status(store: Store, task_id: str) -> TaskStatus:
     task = store.get(task_id, full=False)
     assert task is not None
     return task.status
+
+
+CHAIN = """
+from everbeat import Everbeat
+{thread}
+app = Everbeat("sqlite:///own.db")
+
+@app.task(name="chain.last")
+def last() -> None: ...
+
+@app.task(name="chain.first")
+def first() -> None:
+    last.enqueue()
+"""
+THREAD = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
+
+
+@pytest.mark.parametrize("thread", ["", THREAD], ids=["forked", "spawned"])
+def test_what_tasks_send_goes_to_the_store_of_the_flag_too(
+    thread: str, tmp_path: Path, store: Store, url: str, process: Command
+) -> None:
+    (tmp_path / "chain.py").write_text(CHAIN.format(thread=thread))
+    send(store, "chain.first")
+
+    ended = process("worker", "start", "chain:app", "--burst", "--db", url)
+
+    assert ended.code == 0, ended.err
+    assert {task.name: task.status for task in store.tasks(TaskFilter())} == {
+        "chain.first": TaskStatus.COMPLETED,
+        "chain.last": TaskStatus.COMPLETED,
+    }
+    assert not (tmp_path / "own.db").exists()

@@ -39,7 +39,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 def enqueue(app: Everbeat, *, db: str | None, name: str, args: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Send by the task itself: its signature, its queue and its retry policy apply."""
     if db is not None:
-        app.config = app.config.at(db, where="--db")
+        app.move_to(db, where="--db")
     task = app.tasks.get(name)
     if task is None:
         known = ", ".join(sorted(app.tasks)) or "none"

@@ -299,7 +299,7 @@ def main() -> NoReturn:
     plan = msgspec.json.decode(sys.argv[1], type=ChildPlan)
     die_with_parent(signal.SIGKILL, plan.server_pid)
     disregard_stop_signals()
-    run_and_exit(plan, lambda: load_app(plan.target, plan.imports))
+    run_and_exit(plan, lambda: load_app(plan.target, plan.imports, database_url=plan.database_url))
 
 
 if __name__ == "__main__":

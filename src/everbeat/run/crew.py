@@ -197,9 +197,10 @@ class _Watch:
 
 
 class Crew:
-    def __init__(self, *, target: str, imports: Iterable[str]) -> None:
+    def __init__(self, *, target: str, imports: Iterable[str], database_url: str | None = None) -> None:
         self._target = target
         self._imports = tuple(imports)
+        self._database_url = database_url
         self._watch = _Watch()
         self._leash = Leash()
         self._buffer = new_buffer()
@@ -242,6 +243,7 @@ class Crew:
         plan = ServerPlan(
             target=self._target,
             imports=self._imports,
+            database_url=self._database_url,
             control_fd=theirs.fileno(),
             leash_fd=self._leash.fd,
             supervisor_pid=os.getpid(),

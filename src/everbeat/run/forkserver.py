@@ -127,6 +127,7 @@ class ForkServer:
             server_pid=self._pid,
             target=self._plan.target,
             imports=self._plan.imports,
+            database_url=self._plan.database_url,
             kit=order.kit,
         )
         pid, wait = self._fork(plan, self._app) if self._app is not None else _start_fresh(plan)
@@ -242,7 +243,7 @@ def main() -> NoReturn:
         ForkServer(plan, control, None).serve()
     sockets_before = _open_sockets()
     try:
-        app = load_app(plan.target, plan.imports)
+        app = load_app(plan.target, plan.imports, database_url=plan.database_url)
         loaded = _loaded(app, _why_not_fork(sockets_before))
     except AppUnusable as error:
         _tell(control, Unusable(error.kind, error.message))

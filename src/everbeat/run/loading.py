@@ -49,6 +49,8 @@ class RunnableApp(Protocol):
     @property
     def hooks(self) -> Hooks: ...
 
+    def move_to(self, url: str, *, where: str) -> None: ...
+
     def worker_facts(self) -> dict[str, Any]: ...
 
 
@@ -61,8 +63,9 @@ class AppUnusable(Exception):
         self.message = message
 
 
-def load_app(target: str, imports: Iterable[str]) -> RunnableApp:
-    """Import MODULE:APP, then the modules that register tasks with it."""
+def load_app(target: str, imports: Iterable[str], *, database_url: str | None = None) -> RunnableApp:
+    """Import MODULE:APP, then the modules that register tasks with it. A store that a flag names is used for all that
+    its tasks send, too."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     module_name, _, attribute = target.partition(":")
@@ -73,6 +76,8 @@ def load_app(target: str, imports: Iterable[str]) -> RunnableApp:
         raise AppUnusable("missing", f"module {module_name} has no {attribute or 'app'!r}: {error}") from error
     if not (hasattr(app, "tasks") and hasattr(app, "worker_facts")):
         raise AppUnusable("missing", f"{target} is not an Everbeat app but {type(app).__name__}")
+    if database_url is not None:
+        app.move_to(database_url, where="--db")
     for name in (*imports, *app.imports):
         _import(name)
     return app

@@ -153,6 +153,8 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     target: str
     imports: tuple[str, ...]
+    database_url: str | None = None
+    """The store that a flag names instead of the application's own."""
     control_fd: int
     leash_fd: int
     supervisor_pid: int
@@ -171,6 +173,7 @@ class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):
     server_pid: int
     target: str
     imports: tuple[str, ...]
+    database_url: str | None = None
     kit: Kit
 
 

@@ -84,7 +84,7 @@ def run_worker(
     """Run until a signal or the end of a burst; the exit code. `announce` is told when a life is ready to work."""
     clock, reporter = clock or SystemClock(), reporter or Reporter()
     with Signals() as signals, ExitStack() as outer:
-        crew = Crew(target=options.target, imports=options.imports)
+        crew = Crew(target=options.target, imports=options.imports, database_url=options.database_url)
         outer.callback(crew.stop)
         crew.start()
         lives = 0
@@ -132,7 +132,7 @@ class Entry:
     ) -> "tuple[Life, RecoveryReport | None] | None":
         """A life that is ready to work, with its report; None if we were told to stop meanwhile. A store that can not
         be used is waited for if a process is in its way, or if we `insist`."""
-        config = _config(self.options, self.facts)
+        config = _config(self.facts)
         unblocker = Unblocker(site_of(config), config.recovery, self.clock, self.reporter)
         while not signals.take():
             with ExitStack() as attempt:
@@ -156,7 +156,7 @@ class Life:
 
     def __init__(self, entry: Entry, stack: ExitStack, *, creates_store: bool) -> None:
         options, facts = self.options, self.facts = entry.options, entry.facts
-        self.config = _config(options, facts)
+        self.config = _config(facts)
         self.name = options.name or socket.gethostname()
         self.worker_id = f"{self.name}-{secrets.token_hex(4)}"
         self.host = this_host()
@@ -348,11 +348,11 @@ class Life:
         return self._stack.enter_context(closing(store))
 
 
-def _config(options: WorkerOptions, facts: AppFacts) -> AppConfig:
+def _config(facts: AppFacts) -> AppConfig:
     config = AppConfig.from_facts(json.loads(facts.config_json))
     if config.eager:
         raise ConfigError("eager is for tests: tasks run where they are sent, so a worker would never see one")
-    return config.at(options.database_url, where="--db") if options.database_url else config
+    return config
 
 
 def _async_slots(options: WorkerOptions, facts: AppFacts) -> int:
