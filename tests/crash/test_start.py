@@ -138,6 +138,19 @@ def test_a_task_is_there_when_its_sender_is_killed_right_after_enqueue_returned(
     assert {yard.status(task_id) for task_id in ids} == {TaskStatus.COMPLETED}
 
 
+def test_the_files_of_a_worker_that_was_killed_before_it_entered_the_store_are_removed_by_the_next(yard: Yard) -> None:
+    doomed = yard.worker(crash_at="register.before_commit", ready=False)
+    assert doomed.ended() == -9
+    assert {path.suffix for path in yard.store.state_directory.glob("worker-*")} == {".lock", ".journal"}
+    bystander = yard.worker()
+
+    worker = yard.worker()
+
+    names = {path.stem for path in yard.store.state_directory.glob("worker-*")}
+    assert names == {f"worker-{bystander.id}", f"worker-{worker.id}"}
+    assert (bystander.stop(), worker.stop()) == (0, 0)
+
+
 def test_workers_whose_host_is_the_same_do_not_disturb_each_other_when_one_starts(yard: Yard) -> None:
     busy = yard.worker()
     ids = [yard.send("gated", "go"), yard.send("a_gated", "go")]

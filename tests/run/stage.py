@@ -227,7 +227,7 @@ class SimulatedWorker:
             interval=interval / 1000, reporter=Reporter(),
         )  # fmt: skip
         judge, self.judge_line = stage.open_line()
-        self.recovery = Recovery(judge, self.config, self.host, jitter=lambda: 0.5)
+        self.recovery = Recovery(judge, self.config, self.host, clock=stage.clock, jitter=lambda: 0.5)
         self.reaper = Reaper(
             worker_id=worker_id, store=judge, recovery=self.recovery, config=self.config, clock=stage.clock,
             reporter=Reporter(),

@@ -1,5 +1,6 @@
 """Proof of death: FREE only when everything fits, HELD while anybody lives, UNKNOWN for the rest."""
 
+import fcntl
 import os
 import signal
 import stat
@@ -11,7 +12,7 @@ import pytest
 
 from everbeat.model.worker import Host, LockIdentity
 from everbeat.run import lockfile
-from everbeat.run.lockfile import Liveness, WorkerLock, is_worker, lock_child_byte, probe, this_host
+from everbeat.run.lockfile import Liveness, WorkerLock, is_worker, lock_child_byte, probe, seize, this_host
 
 Peer = tuple[int, LockIdentity, Host]
 
@@ -233,6 +234,61 @@ def test_a_lock_file_is_private_and_made_only_once(tmp_path: Path) -> None:
     lock.close(unlink=True)
     lock.close(unlink=True)
     assert not lock.path.exists()
+
+
+def test_the_lock_of_a_worker_is_seized_only_when_all_of_it_is_gone(
+    start_peer: Callable[[str], Peer], tmp_path: Path
+) -> None:
+    pid, lock, _ = start_peer("w1")
+    mine = WorkerLock.create(tmp_path, "mine")
+
+    with seize(Path(lock.path)) as held, seize(mine.path) as own, seize(tmp_path / "worker-none.lock") as missing:
+        assert (held, own, missing) == (None, None, None)
+    end(pid)
+    with seize(Path(lock.path)) as gone, seize(Path(lock.path)) as again:
+        assert (gone, again) == ("w1", None)
+        assert in_another_process(lambda: _is_seized(Path(lock.path)))
+    assert not in_another_process(lambda: _is_seized(Path(lock.path)))
+    mine.close(unlink=True)
+
+
+def _is_seized(path: Path) -> bool:
+    lockfile._mine.clear()
+    with seize(path) as worker_id:
+        return worker_id is None
+
+
+def in_another_process(question: Callable[[], bool]) -> bool:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(question()))
+    return bool(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+def test_a_lock_file_that_is_taken_for_a_leftover_while_it_is_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, lockf, rivals = tmp_path / "worker-w1.lock", fcntl.lockf, 1
+
+    def be_late(*args: int) -> None:
+        nonlocal rivals
+        while rivals:
+            rivals -= 1
+            assert in_another_process(lambda: _removes(path))
+        lockf(*args)
+
+    def _removes(path: Path) -> bool:
+        with seize(path) as worker_id:
+            path.unlink()
+            return worker_id == ""
+
+    monkeypatch.setattr(lockfile.fcntl, "lockf", be_late)
+    lock = WorkerLock.create(tmp_path, "w1")
+    monkeypatch.undo()
+
+    assert path.stat().st_ino == lock.identity.inode
+    assert in_another_process(lambda: _is_seized(path))
+    lock.close(unlink=True)
 
 
 def test_a_slot_can_not_be_taken_twice(tmp_path: Path) -> None:

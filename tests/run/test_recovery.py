@@ -10,6 +10,7 @@ from everbeat.model.task import Claim
 from everbeat.model.worker import Host
 from everbeat.run import recovery
 from everbeat.run.journal import Journal
+from everbeat.store.moments import moment
 
 AGAIN = a_policy(max_attempts=5, has_retry=True)
 
@@ -32,6 +33,17 @@ def test_the_journal_tells_what_had_begun_from_what_had_not(stage: Stage) -> Non
     assert report is not None
     assert [task.action for task in report.recovered_tasks] == ["failed", "pending", "pending"]
     assert [worker.orphaned_tasks for worker in report.dead_workers] == [[begun, taken, unread]]
+
+
+def test_a_report_tells_the_time_of_the_clock_that_all_others_go_by(stage: Stage) -> None:
+    left_behind(stage)
+    heir = stage.worker("heir")
+    stage.clock.advance(3600)
+
+    report = heir.recovery.run(actor="test", but=heir.id)
+
+    assert report is not None
+    assert report.started_at == report.completed_at == moment(stage.clock.wall_us())
 
 
 def test_without_a_journal_running_is_taken_at_its_word(stage: Stage) -> None:

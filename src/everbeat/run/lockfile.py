@@ -15,7 +15,9 @@ import os
 import socket
 import stat
 import struct
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
@@ -41,6 +43,7 @@ _NETWORK_FILE_SYSTEMS = {
 _libc = ctypes.CDLL(None, use_errno=True)
 _mine: set[tuple[int, int]] = set()
 """(device, inode) of the lock files that this process holds locks on."""
+_seizing = threading.Lock()
 
 
 class Liveness(StrEnum):
@@ -78,15 +81,18 @@ class WorkerLock:
     def create(cls, directory: Path, worker_id: str) -> Self:
         """Make the file and lock it. Do this before the worker's row is inserted."""
         path = directory / f"worker-{worker_id.replace('/', '_')}.lock"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-            os.write(fd, _content(worker_id, this_host()))
-        except OSError:
-            path.unlink()
+        while True:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)  # waits for somebody who took it for a leftover just now
+                if _is_at(path, os.fstat(fd)):
+                    os.write(fd, _content(worker_id, this_host()))
+                    return cls(path, fd)
+            except OSError:
+                path.unlink(missing_ok=True)
+                os.close(fd)
+                raise
             os.close(fd)
-            raise
-        return cls(path, fd)
 
     def close(self, *, unlink: bool) -> None:
         """Let go. Unlinked first: a file that is there and unlocked means a worker that did not say goodbye."""
@@ -159,6 +165,64 @@ def workers_in(directory: Path) -> Iterator[tuple[int, int]]:
             os.close(fd)
         if holder is not None:
             yield said.get("pid"), said.get("pid_started")
+
+
+@contextmanager
+def seize(path: Path) -> Iterator[str | None]:
+    """Hold the whole lock file of a worker that is gone with all its children, so that nobody else sees to it now. The
+    id that it names, which is empty if it was killed before it wrote one; None: it could not be had."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        yield None
+        return
+    key = found.st_dev, found.st_ino
+    with _seizing:
+        is_free = key not in _mine and stat.S_ISREG(found.st_mode)
+        if is_free:
+            _mine.add(key)
+    if not is_free:
+        yield None
+        return
+    fd = -1
+    try:
+        fd = _seize(path, key)
+        yield None if fd < 0 else _named(fd)
+    finally:
+        if fd >= 0:
+            os.close(fd)
+        _mine.discard(key)
+
+
+def _seize(path: Path, key: tuple[int, int]) -> int:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return -1
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        opened = os.fstat(fd)
+        if (opened.st_dev, opened.st_ino) == key and _is_at(path, opened):
+            return fd
+    except OSError:
+        pass
+    os.close(fd)
+    return -1
+
+
+def _named(fd: int) -> str:
+    try:
+        return str(json.loads(os.read(fd, _MAX_CONTENT))["worker_id"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _is_at(path: Path, opened: os.stat_result) -> bool:
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return (found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino)
 
 
 def _doubt(fd: int, lock: LockIdentity, worker_id: str, host: Host) -> str | None:

@@ -7,8 +7,6 @@ between its last looks neither judges nor keeps others from it, and one that has
 interval to end, or workers that live shortly would never judge.
 """
 
-from datetime import UTC, datetime
-
 from everbeat.clock import Clock
 from everbeat.config import RecoveryConfig
 from everbeat.decide.liveness import is_overdue, threshold_us
@@ -18,6 +16,7 @@ from everbeat.report.log import Reporter
 from everbeat.run.recovery import Findings, Recovery
 from everbeat.run.unblock import Unblocker
 from everbeat.store.interface import Store
+from everbeat.store.moments import moment
 
 LOOK_SECONDS = 0.25
 LATE_US = 2_000_000
@@ -55,7 +54,7 @@ class Reaper:
         return LOOK_SECONDS
 
     def _look(self) -> None:
-        started_at = datetime.now(UTC)
+        started_at = moment(self._clock.wall_us())
         version = self._store.data_version()
         changed = version != self._version
         if changed:

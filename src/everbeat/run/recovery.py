@@ -9,9 +9,10 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
+from everbeat.clock import Clock, SystemClock
 from everbeat.config import RecoveryConfig
 from everbeat.decide.recover import recovery_for
 from everbeat.model.recovery import (
@@ -29,8 +30,10 @@ from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, TaskPolicy
 from everbeat.model.worker import Host, WorkerInfo, WorkerStatus
 from everbeat.run.journal import Journal
+from everbeat.run.leftovers import remove_leftovers
 from everbeat.run.lockfile import Liveness, probe
 from everbeat.store.interface import Store
+from everbeat.store.moments import moment
 
 BATCH = 1000
 
@@ -45,10 +48,10 @@ class Findings:
     def __bool__(self) -> bool:
         return bool(self.dead or self.recovered)
 
-    def report(self, started_at: datetime) -> RecoveryReport:
+    def report(self, started_at: datetime, completed_at: datetime) -> RecoveryReport:
         return RecoveryReport(
             started_at=started_at,
-            completed_at=datetime.now(UTC),
+            completed_at=completed_at,
             recovered_tasks=[task for _, task in self.recovered],
             dead_workers=[
                 DeadWorker(
@@ -63,18 +66,25 @@ class Findings:
 
 class Recovery:
     def __init__(
-        self, store: Store, config: RecoveryConfig, me: Host, *, jitter: Callable[[], float] = random.random
+        self,
+        store: Store,
+        config: RecoveryConfig,
+        me: Host,
+        *,
+        clock: Clock | None = None,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
         self._config = config
         self._policy = config.to_policy()
         self._me = me
+        self._clock = clock or SystemClock()
         self._jitter = jitter
         self._given_up: set[tuple[int, int]] = set()
 
     def run(self, *, actor: str, but: str | None = None) -> RecoveryReport | None:
         """One pass by proof, for every worker but `but`; None if there was nothing to do."""
-        started_at = datetime.now(UTC)
+        started_at = moment(self._clock.wall_us())
         findings = Findings(dead=self.bury_proven(self._store.workers(alive_only=True), but=but))
         report = self.finish(findings, started_at, actor=actor)
         self.tidy()
@@ -85,7 +95,7 @@ class Recovery:
         findings.recovered += self.recover_orphans()
         if not findings:
             return None
-        report = findings.report(started_at)
+        report = findings.report(started_at, moment(self._clock.wall_us()))
         self._store.save_report(report, actor=actor)
         return report
 
@@ -113,8 +123,8 @@ class Recovery:
         return news
 
     def tidy(self) -> None:
-        """Remove the lock and journal of workers that are gone and own nothing. The journal first: while there is a
-        lock, somebody comes back for the rest."""
+        """Remove the lock and journal of workers that are gone and own nothing, or that never came into the store. The
+        journal first: while there is a lock, somebody comes back for the rest."""
         for worker in self._store.workers():
             is_done = worker.status is not WorkerStatus.ALIVE and not worker.held and worker.lock.path
             if is_done and self._proof(worker):
@@ -122,6 +132,10 @@ class Recovery:
                 with suppress(OSError):  # another user's
                     Journal.path_of(lock.parent, worker.id).unlink(missing_ok=True)
                     lock.unlink(missing_ok=True)
+        remove_leftovers(self._store.state_directory, self._is_known)
+
+    def _is_known(self, worker_id: str) -> bool:
+        return any(worker.id == worker_id for worker in self._store.workers())
 
     def _may_touch(self, claim: Claim) -> bool:
         if claim.status is TaskStatus.CLAIMED:

@@ -238,12 +238,12 @@ class Life:
         self._serve(self._heartbeat)
         recovery = self.config.recovery
         actor = f"startup/{self.worker_id}"
-        report = Recovery(self.store, recovery, self.host).run(actor=actor, but=self.worker_id)
+        report = Recovery(self.store, recovery, self.host, clock=self._clock).run(actor=actor, but=self.worker_id)
         store = self._open_store()
         reaper = Reaper(
             worker_id=self.worker_id,
             store=store,
-            recovery=Recovery(store, recovery, self.host),
+            recovery=Recovery(store, recovery, self.host, clock=self._clock),
             config=recovery,
             clock=self._clock,
             reporter=self._reporter,
