@@ -148,10 +148,14 @@ class Everbeat:
         settings = TaskSettings(
             queue=queue,
             priority=priority,
-            policy=to_policy(retry, on_crash=on_crash, max_recovery_attempts=max_recovery_attempts),
-            timeout=None if timeout is None else checks.to_seconds(timeout),
-            isolated=isolated,
-            sensitive=sensitive,
+            policy=to_policy(
+                retry,
+                on_crash=on_crash,
+                max_recovery_attempts=max_recovery_attempts,
+                isolated=isolated,
+                sensitive=sensitive,
+                timeout=None if timeout is None else checks.to_seconds(timeout),
+            ),
         )
         kind = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
         task: Task[..., Any] = kind(self, function, chosen, settings)

@@ -135,9 +135,6 @@ class TaskSettings:
     queue: str
     priority: int
     policy: TaskPolicy
-    timeout: float | None = None
-    isolated: bool = False
-    sensitive: bool = False
 
 
 class Task(Sendable[P, R]):
@@ -152,9 +149,9 @@ class Task(Sendable[P, R]):
         self.queue = settings.queue
         self.priority = settings.priority
         self.policy = settings.policy
-        self.timeout = settings.timeout
-        self.isolated = settings.isolated
-        self.sensitive = settings.sensitive
+        self.timeout = self.policy.timeout
+        self.isolated = self.policy.isolated
+        self.sensitive = self.policy.sensitive
         self.payload = Payload(
             function, max_args_bytes=app.config.max_args_bytes, max_result_bytes=app.config.max_result_bytes
         )

@@ -5,6 +5,7 @@ from tests.conftest import OpenStore
 from tests.words import (
     SECOND,
     VirtualClock,
+    a_policy,
     a_room,
     a_task,
     abandoned,
@@ -54,6 +55,28 @@ def claimed(store: Store, task_id: str = "a", worker: str = "w1") -> Claim:
 
 
 # -- a run and its end ------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_has_the_rules_its_task_was_sent_with(store: Store) -> None:
+    register(store, "w1")
+    enqueue(store, id="timed", policy=a_policy(timeout=1.5))
+    enqueue(store, id="plain", policy=a_policy(max_attempts=2))
+
+    timed, plain = claim(store, places=2)
+
+    assert (timed.id, timed.timeout, timed.alone) == ("timed", 1.5, True)
+    assert (plain.id, plain.timeout, plain.alone) == ("plain", None, False)
+
+
+def test_an_isolated_task_is_claimed_until_its_own_process_is_ready(store: Store) -> None:
+    register(store, "w1")
+    enqueue(store, id="a", policy=a_policy(isolated=True))
+    enqueue(store, id="b")
+
+    mine, other = claim(store, places=1, own=1)
+
+    assert (mine.id, mine.slot, mine.status) == ("a", OWN_PROCESS, TaskStatus.CLAIMED)
+    assert (other.id, other.slot, other.status) == ("b", 1, TaskStatus.RUNNING)
 
 
 def test_running_is_committed_with_the_claim_when_a_process_waits(store: Store) -> None:

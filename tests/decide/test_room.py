@@ -46,6 +46,33 @@ def test_a_quick_task_that_must_run_alone_is_not_framed() -> None:
     assert room.slots == {1: 3}
 
 
+def test_a_quick_task_with_a_timeout_is_not_framed() -> None:
+    room = a_room({1: 3, 2: 0})
+
+    assert room.offer("quick", solo=False, alone=True) == (Answer.TAKE, 2)
+    assert room.offer("quick", solo=False, alone=True) == (Answer.FULL, OWN_PROCESS)
+
+
+def test_an_async_task_with_a_timeout_goes_to_the_shared_process() -> None:
+    room = a_room(async_free=1, own_free=1)
+
+    assert room.offer("later", solo=False, alone=True) == (Answer.TAKE, ASYNC_SLOT)
+
+
+def test_isolated_tasks_have_processes_of_their_own_and_wait_for_one_in_order() -> None:
+    room = a_room({1: 0}, async_free=1, own_free=2)
+
+    assert room.offer("slow", solo=False, isolated=True) == (Answer.TAKE, OWN_PROCESS)
+    assert room.offer("later", solo=False, isolated=True) == (Answer.TAKE, OWN_PROCESS)
+    assert room.offer("later", solo=False, isolated=True) == (Answer.FULL, OWN_PROCESS)
+    assert room.offer("slow", solo=False) == (Answer.TAKE, 1)
+
+
+def test_a_worker_without_a_free_slot_does_not_search_for_isolated_tasks() -> None:
+    assert Room(SYNC, frozenset(), None, own_free=2).is_empty
+    assert not Room(SYNC, ASYNC, None, own_free=2).is_empty
+
+
 def test_async_tasks_share_a_process_and_a_suspect_gets_its_own() -> None:
     room = a_room(async_free=1, own_free=1)
 

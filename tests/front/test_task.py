@@ -73,7 +73,11 @@ def test_what_the_decorator_says_is_kept(app: Everbeat) -> None:
 
     assert (send_mail.name, send_mail.queue, send_mail.priority) == ("mail.send", "mail", 10)
     assert (send_mail.timeout, send_mail.isolated, send_mail.sensitive) == (30.0, True, True)
-    assert send_mail.policy == TaskPolicy(max_attempts=5, has_retry=True, on_crash="retry", max_recovery_attempts=4)
+    assert send_mail.policy == TaskPolicy(
+        max_attempts=5, has_retry=True, on_crash="retry", max_recovery_attempts=4, timeout=30.0, isolated=True,
+        sensitive=True,
+    )  # fmt: skip
+    assert TaskPolicy.load(send_mail.policy.dump()) == send_mail.policy
 
 
 def test_a_name_can_be_taken_only_once(app: Everbeat, add: Any) -> None:

@@ -1,7 +1,7 @@
 """How often a task is tried and how long it waits in between."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from everbeat.config import checks
@@ -46,13 +46,24 @@ class RetryPolicy:
 
 
 def to_policy(
-    retry: RetryPolicy | None, *, on_crash: CrashAction | None = None, max_recovery_attempts: int | None = None
+    retry: RetryPolicy | None,
+    *,
+    on_crash: CrashAction | None = None,
+    max_recovery_attempts: int | None = None,
+    timeout: float | None = None,
+    isolated: bool = False,
+    sensitive: bool = False,
 ) -> TaskPolicy:
     """As stored with each task: whoever recovers it has neither the application nor its exception classes."""
+    wishes = TaskPolicy(
+        on_crash=on_crash, max_recovery_attempts=max_recovery_attempts, timeout=timeout, isolated=isolated,
+        sensitive=sensitive,
+    )  # fmt: skip
     if retry is None:
-        return TaskPolicy(on_crash=on_crash, max_recovery_attempts=max_recovery_attempts)
+        return wishes
     base, longest = checks.to_seconds(retry.base_seconds), checks.to_seconds(retry.max_seconds)
-    return TaskPolicy(
+    return replace(
+        wishes,
         max_attempts=retry.max_attempts,
         backoff=retry.backoff,
         base_seconds=base,
@@ -60,8 +71,6 @@ def to_policy(
         jitter=retry.jitter,
         retry_on=None if retry.retry_on is None else tuple(map(_cause_name, retry.retry_on)),
         has_retry=True,
-        on_crash=on_crash,
-        max_recovery_attempts=max_recovery_attempts,
     )
 
 

@@ -7,8 +7,9 @@ and answers each of them. The store never claims what was not admitted, so nothi
   several wait in the slot's queue (a frame). Order is kept: once a sync task found no slot, no later one is admitted,
   otherwise quick tasks would keep every slot filled and a slow one would wait for ever.
 * An async task needs a place in the async process.
-* A task that must run alone (PROTOCOL 5, 19, 23) is never framed; an async one gets a process of its own and is CLAIMED
-  until that process is ready.
+* A task that must not share a queue (PROTOCOL 5, 19) is never framed.
+* A suspect (PROTOCOL 23) is not framed either; an async one gets a process of its own, as every isolated task does, and
+  is CLAIMED until that process is ready.
 """
 
 from collections.abc import Mapping
@@ -38,11 +39,13 @@ class Room:
     """How many tasks of a name may stand in one slot's queue; 1 when unknown."""
     async_free: int = 0
     own_free: int = 0
-    """Processes that may still be started for tasks that run alone."""
+    """Processes that may still be started for one task each."""
 
     @property
     def is_empty(self) -> bool:
-        return not (self.slots or self.async_free or self.own_free)
+        """Without async tasks, processes of their own count only as long as there is a slot: who has no room for any
+        ordinary task does not search for an isolated one."""
+        return not (self.slots or self.async_free or (self.own_free and self.async_names))
 
     def serves(self, queue: str, name: str) -> bool:
         """Whether tasks of this queue and name are worth looking at."""
@@ -52,25 +55,27 @@ class Room:
             return bool(self.slots)
         return name in self.async_names and bool(self.async_free or self.own_free)
 
-    def offer(self, name: str, *, solo: bool) -> tuple[Answer, int]:
-        """Admit a task or not; with the slot it goes to."""
-        if name in self.async_names:
-            return self._offer_async(solo)
-        return self._offer_sync(name, solo)
+    def offer(self, name: str, *, solo: bool, alone: bool = False, isolated: bool = False) -> tuple[Answer, int]:
+        """Admit a task or not; with the slot it goes to. `solo`: a suspect; `alone`: not to be framed."""
+        is_async = name in self.async_names
+        if isolated or (solo and is_async):
+            return self._offer_own(Answer.PASS if self.async_free and not isolated else Answer.FULL)
+        return self._offer_async() if is_async else self._offer_sync(name, alone or solo)
 
-    def _offer_async(self, solo: bool) -> tuple[Answer, int]:
-        if solo:
-            if not self.own_free:
-                return (Answer.PASS if self.async_free else Answer.FULL), OWN_PROCESS
-            self.own_free -= 1
-            return Answer.TAKE, OWN_PROCESS
+    def _offer_own(self, otherwise: Answer) -> tuple[Answer, int]:
+        if not self.own_free:
+            return otherwise, OWN_PROCESS
+        self.own_free -= 1
+        return Answer.TAKE, OWN_PROCESS
+
+    def _offer_async(self) -> tuple[Answer, int]:
         if not self.async_free:
             return Answer.FULL, ASYNC_SLOT
         self.async_free -= 1
         return Answer.TAKE, ASYNC_SLOT
 
-    def _offer_sync(self, name: str, solo: bool) -> tuple[Answer, int]:
-        depth = 1 if solo else self.depths.get(name, 1)
+    def _offer_sync(self, name: str, alone: bool) -> tuple[Answer, int]:
+        depth = 1 if alone else self.depths.get(name, 1)
         slot = min(self.slots, key=self.slots.__getitem__, default=None)
         if slot is None or self.slots[slot] >= depth:
             self.slots.clear()

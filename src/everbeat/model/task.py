@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from everbeat.model.state import TaskStatus
@@ -16,8 +17,8 @@ LARGEST = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPolicy:
-    """How a task wishes to be treated after failures and crashes. Stored with the task, so that whoever recovers it
-    needs neither the application nor its code."""
+    """How a task wishes to be run, and treated after failures and crashes. Stored with the task, so that whoever
+    runs or recovers it needs neither the application nor its code, and a task keeps the rules it was sent with."""
 
     max_attempts: int = 1
     backoff: Literal["exponential", "fixed"] = "exponential"
@@ -30,35 +31,49 @@ class TaskPolicy:
     """A RetryPolicy was given. Without one, `on_crash="retry"` is limited by max_recovery_attempts alone."""
     on_crash: CrashAction | None = None
     max_recovery_attempts: int | None = None
+    timeout: float | None = None
+    """Seconds that one run may take, from the moment its code begins."""
+    isolated: bool = False
+    """It has a fresh process to itself."""
+    sensitive: bool = False
+    """Its arguments and its result are shown to nobody."""
     is_unreadable: bool = False
     """What was stored can not be understood. Nobody knows whether the task may be repeated, so it may not."""
 
     def dump(self) -> str | None:
         """As stored: only what differs from the defaults; None for a task that asks for nothing."""
-        plain = TaskPolicy()
-        said = {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) != getattr(plain, name)}
+        said = {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) != getattr(PLAIN, name)}
         return json.dumps(said, separators=(",", ":")) if said else None
 
     @classmethod
     def load(cls, stored: str | None) -> "TaskPolicy":
         """Never raises: one damaged row must not stop the recovery of the others. Fields of a later version are left
         out."""
-        if not stored:
-            return cls()
-        try:
-            said = json.loads(stored)
-            policy = cls(**{name: value for name, value in said.items() if name in cls.__slots__})
-            return replace(policy, retry_on=None if policy.retry_on is None else tuple(policy.retry_on))._checked()
-        except (ValueError, TypeError, AttributeError):
-            return cls(is_unreadable=True)
+        return _loaded(stored) if stored else PLAIN
 
     def _checked(self) -> "TaskPolicy":
-        numbers = (self.max_attempts, self.base_seconds, self.max_seconds, self.max_recovery_attempts or 0)
+        numbers = (
+            self.max_attempts, self.base_seconds, self.max_seconds, self.max_recovery_attempts or 0, self.timeout or 0,
+        )  # fmt: skip
         if not all(isinstance(number, int | float) and 0 <= number <= LARGEST for number in numbers):
             raise ValueError("a number is missing, or makes no sense")
         if not all(isinstance(cause, str) for cause in self.retry_on or ()):
             raise ValueError("an error code is not a text")
         return self
+
+
+PLAIN = TaskPolicy()
+
+
+@lru_cache(maxsize=1024)
+def _loaded(stored: str) -> TaskPolicy:
+    """Remembered: all tasks of a name have the same, and it is asked for at every claim and end."""
+    try:
+        said = json.loads(stored)
+        policy = TaskPolicy(**{name: value for name, value in said.items() if name in TaskPolicy.__slots__})
+        return replace(policy, retry_on=None if policy.retry_on is None else tuple(policy.retry_on))._checked()
+    except (ValueError, TypeError, AttributeError):
+        return TaskPolicy(is_unreadable=True)
 
 
 class TaskKind(NamedTuple):
@@ -113,6 +128,9 @@ class Claim:
     worker_id: str | None
     slot: int = -1
     """The slot that `Room` chose for it; -1 when it waits for a process of its own."""
+    timeout: float | None = None
+    alone: bool = False
+    """Nothing may wait behind it in its slot's queue, nor it behind others (PROTOCOL 19)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

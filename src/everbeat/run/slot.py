@@ -73,7 +73,7 @@ class Slot:
         if self.kind is not ChildKind.SYNC or self.state is not SlotState.READY or now < self.full_until:
             return False
         head = self.head
-        return head is None or (now - self.head_since < FRESH_US and not head.claim.solo)
+        return head is None or (now - self.head_since < FRESH_US and not head.claim.alone)
 
     def may_start(self, now: int) -> bool:
         return self.state is SlotState.EMPTY and now >= (self.restart_at or 0)
@@ -134,10 +134,11 @@ class Slots(dict[int, Slot]):
 
 
 def _slots(staffing: Staffing) -> Iterator[Slot]:
-    """A sync task that must run alone has its slot's process to itself; an async one needs a slot for such."""
+    """A process of its own is for isolated tasks, and for async ones that are suspects: a sync one has its slot's
+    process to itself. No more of them than there are sync slots."""
     for number in range(1, staffing.processes + 1):
         yield Slot(number, ChildKind.SYNC)
     if staffing.async_slots:
         yield Slot(ASYNC_SLOT, ChildKind.ASYNC)
-        for number in range(staffing.processes + 1, 2 * staffing.processes + 1):
-            yield Slot(number, ChildKind.OWN)
+    for number in range(staffing.processes + 1, 2 * staffing.processes + 1):
+        yield Slot(number, ChildKind.OWN)

@@ -18,7 +18,7 @@ from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.recovery import RECOVERY_ACTOR, Adopted, Settled, Settlement, Superseded, Verdict
 from everbeat.model.state import OWNED, REVOKES, Change, TaskStatus, sources, target
-from everbeat.model.task import Claim, Outcome
+from everbeat.model.task import Claim, Outcome, TaskPolicy
 from everbeat.store.interface import Ending, Flush, Flushed, Held, Report
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs.living import beat_for_tasks
@@ -319,10 +319,12 @@ def take(tx: Transaction, claims: Sequence[Claim]) -> None:
 
 def claim_of(row: Row, slot: int, worker_id: str) -> Claim:
     launched = slot != OWN_PROCESS
+    solo, timeout = bool(row[11]), TaskPolicy.load(row[12]).timeout
     return Claim(
         seq=row[1], id=row[2], name=row[3], queue=row[4], fence=row[5] + 1, attempt=row[6] + launched,
-        free_attempts=row[7], crash_count=row[8], lost_count=row[9], dispatch_count=row[10], solo=bool(row[11]),
-        policy=row[12], args=row[13], worker_id=worker_id, slot=slot,
+        free_attempts=row[7], crash_count=row[8], lost_count=row[9], dispatch_count=row[10], solo=solo,
+        policy=row[12], args=row[13], worker_id=worker_id, slot=slot, timeout=timeout,
+        alone=solo or timeout is not None,
         status=TaskStatus.RUNNING if launched else TaskStatus.CLAIMED,
     )  # fmt: skip
 
@@ -335,7 +337,10 @@ def admitted(tx: Transaction, room: Room) -> Iterator[tuple[Row, int]]:
     heapq.heapify(heads)
     while heads:
         row, kind = heads[0]
-        answer, slot = room.offer(row[3], solo=bool(row[11]))
+        policy = TaskPolicy.load(row[12])
+        answer, slot = room.offer(
+            row[3], solo=bool(row[11]), alone=policy.timeout is not None, isolated=policy.isolated
+        )
         if answer is Answer.TAKE:
             yield row, slot
         elif answer is Answer.PASS:
