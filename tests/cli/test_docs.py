@@ -19,8 +19,9 @@ def test_every_command_of_the_readme_exists() -> None:
 
     assert commands == [
         "db backup PATH", "db migrate", "db restore PATH", "demo", "events",
-        "quarantine discard [ID]...", "quarantine list", "quarantine release [ID]...", "queue status",
+        "quarantine discard [ID]...", "quarantine list", "quarantine release [ID]...", "queue pause QUEUE",
+        "queue recovery-report", "queue recovery-status", "queue resume QUEUE", "queue status",
         "task accept ID", "task cancel [ID]...", "task enqueue NAME", "task erase [ID]...", "task fail [ID]...",
         "task history ID", "task list", "task purge [ID]...", "task requeue [ID]...", "task retry [ID]...",
-        "task show ID", "worker list", "worker start MODULE:APP",
+        "task show ID", "worker health [NAME]", "worker list", "worker start MODULE:APP",
     ]  # fmt: skip

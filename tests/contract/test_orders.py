@@ -14,6 +14,7 @@ from tests.words import (
     enqueue,
     facts_of,
     failed,
+    ids,
     raised,
     recover,
     register,
@@ -265,3 +266,37 @@ def test_an_order_for_a_status_it_does_not_fit_changes_nothing(store: Store) -> 
 
     assert carry_out(store, Order.CANCEL, statuses=[TaskStatus.FAILED]) == []
     assert status_of(store, "a") is TaskStatus.FAILED
+
+
+# -- queues -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("queues", [None, ["mail", "sms"]])
+def test_nothing_of_a_paused_queue_is_claimed_until_it_is_resumed(store: Store, queues: list[str] | None) -> None:
+    register(store, "w1")
+    enqueue(store, id="a", queue="mail")
+    enqueue(store, id="b", queue="sms")
+
+    assert store.set_paused("mail", is_paused=True, actor="cli/ann") is True
+    assert store.set_paused("mail", is_paused=True, actor="cli/ann") is False
+    assert ids(claim(store, places=5, queues=queues)) == ["b"]
+    assert facts_of(store, "a", "waiting_for") == ("its queue mail, which is paused",)
+    assert [(queue.name, queue.paused) for queue in store.queues()] == [("mail", True)]
+
+    assert store.set_paused("mail", is_paused=False, actor="cli/ann") is True
+    assert ids(claim(store, places=5, queues=queues)) == ["a"]
+    assert [(e.name, e.facts["actor"]) for e in store.events()[-2:]] == [
+        ("queue.paused", "cli/ann"),
+        ("queue.resumed", "cli/ann"),
+    ]
+
+
+def test_what_runs_when_its_queue_is_paused_goes_on(store: Store) -> None:
+    enqueue(store, id="a", queue="mail")
+    taken = claim_one(store)
+
+    store.set_paused("mail", is_paused=True, actor="me")
+
+    settle(store, taken, completed())
+    assert status_of(store, "a") is TaskStatus.COMPLETED
+    assert store.set_paused("never.paused", is_paused=False, actor="me") is False

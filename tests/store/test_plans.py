@@ -10,7 +10,7 @@ from tests.words import a_room, a_task, register
 
 from everbeat.store.interface import Flush
 from everbeat.store.sqlite.store import SQLiteStore
-from everbeat.store.verbs import commanding, counting, living, looking, owning, recovering, retaining, sending
+from everbeat.store.verbs import commanding, counting, living, looking, owning, queueing, recovering, retaining, sending
 
 READY, DUE, OWNED = "everbeat_tasks_ready", "everbeat_tasks_due", "everbeat_tasks_owned"
 BY_SEQ = "SEARCH everbeat_tasks USING INTEGER PRIMARY KEY (rowid=?)"
@@ -72,6 +72,7 @@ PLANS = {
         "SEARCH (subquery-1)",
     ],
     counting.QUARANTINED: ["SCAN everbeat_tasks USING INDEX everbeat_tasks_quarantined"],
+    queueing.PAUSED: ["SCAN everbeat_queues"],
     commanding.FIND: [BY_ID],
     commanding.NEWEST_RESULT: ["SEARCH everbeat_late_outcomes USING INDEX everbeat_late_outcomes_task (task_id=?)"],
     commanding.ACCEPT: [BY_SEQ],

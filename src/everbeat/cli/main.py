@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from everbeat import __version__
-from everbeat.cli import db, demo, events, out, quarantine, queue, task, worker
+from everbeat.cli import db, demo, events, health, out, quarantine, queue, recovery, task, worker
 from everbeat.cli.ends import FAILED, OK, Refused, code_for
 from everbeat.errors import EverbeatError
 
@@ -18,7 +18,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("demo")(demo.demo)
+worker.app.command("health")(health.health)
 app.add_typer(worker.app, name="worker")
+queue.app.command("recovery-status")(recovery.recovery_status)
+queue.app.command("recovery-report")(recovery.recovery_report)
 app.add_typer(queue.app, name="queue")
 app.add_typer(task.app, name="task")
 app.add_typer(quarantine.app, name="quarantine")

@@ -16,7 +16,7 @@ from everbeat.cli.ends import FAILED, USAGE, Refused
 from everbeat.cli.person import actor
 from everbeat.errors import TaskNotFound
 from everbeat.model.order import Order
-from everbeat.model.state import TaskStatus
+from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import TaskInfo
 from everbeat.report.text import counted
 from everbeat.store.interface import Store, TaskFilter
@@ -213,6 +213,8 @@ def _problem(store: Store, order: Order, task_id: str) -> str:
         return f"task {task_id} is not in quarantine"
     if any(entry.change == Order.ERASE for entry in task.history):
         return f"task {task_id} was erased, its arguments are gone; send it anew"
+    if order.change is Change.REVIVE:
+        return f"task {task_id} can not run again now: another task with its unique key has not ended"
     return f"task {task_id} was changed by somebody else meanwhile; look at it and repeat"
 
 

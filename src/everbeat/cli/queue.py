@@ -1,28 +1,29 @@
-"""`everbeat queue`: how much waits, runs and failed."""
+"""`everbeat queue`: how much waits, runs and failed; pause and resume. Its recovery commands are in `recovery.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Annotated
 
 import typer
 
-from everbeat.cli import out, which
+from everbeat.cli import given, out, which
+from everbeat.cli.person import actor
 from everbeat.model.order import Order
 from everbeat.model.state import TaskStatus
 from everbeat.model.worker import WorkerStatus
 from everbeat.report.text import Column, ago, clean, counted
-from everbeat.store.interface import QueueCount, Store, TaskFilter
+from everbeat.store.interface import QueueCount, QueueInfo, Store, TaskFilter
 
-app = typer.Typer(help="Queues.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Queues: counts, pause and resume, recovery.", no_args_is_help=True, rich_markup_mode=None)
 
-
-@app.callback()
-def _queue() -> None: ...
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="A queue needs no declaration: any name will do.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
     queue: str
+    paused: bool
     counts: dict[str, int]
     """One entry for each status, also when it is 0."""
     oldest_runnable_at: datetime | None
@@ -42,7 +43,7 @@ class StoreState:
 def status(db: which.Db = None, app: which.App = None, as_json: which.AsJson = False) -> None:
     """Count tasks by queue and status, with workers and quarantine."""
     with which.existing_store(db, app) as store:
-        queues = _by_queue(store.counts(), datetime.now(UTC))
+        queues = _by_queue(store.counts(), store.queues(), datetime.now(UTC))
         found = [worker.status for worker in store.workers()]
         state = StoreState(
             store=store.location,
@@ -61,7 +62,7 @@ def _show(state: StoreState) -> None:
     now = datetime.now(UTC)
     out.rows(
         [Column("QUEUE"), *(Column(status, right=True) for status in TaskStatus), Column("OLDEST WAITS SINCE")],
-        [[q.queue, *q.counts.values(), ago(q.oldest_runnable_at, now)] for q in state.queues],
+        [[q.queue, *q.counts.values(), "paused" if q.paused else ago(q.oldest_runnable_at, now)] for q in state.queues],
         empty="No tasks.",
     )
     out.say(f"\nstore: {clean(state.store)}")
@@ -72,17 +73,19 @@ def _show(state: StoreState) -> None:
         out.say(f"store blocked by {state.blocked_by}: nobody can write until it goes on or ends")
 
 
-def _by_queue(counts: Sequence[QueueCount], now: datetime) -> list[QueueState]:
-    return [_state(name, [count for count in counts if count.queue == name], now)
-            for name in dict.fromkeys(count.queue for count in counts)]  # fmt: skip
+def _by_queue(counts: Sequence[QueueCount], known: Sequence[QueueInfo], now: datetime) -> list[QueueState]:
+    paused = {queue.name for queue in known if queue.paused}
+    names = sorted({count.queue for count in counts} | paused)
+    return [_state(name, [c for c in counts if c.queue == name], now, is_paused=name in paused) for name in names]
 
 
-def _state(name: str, counts: Sequence[QueueCount], now: datetime) -> QueueState:
+def _state(name: str, counts: Sequence[QueueCount], now: datetime, *, is_paused: bool) -> QueueState:
     found = {count.status: count for count in counts}
     pending = found.get(TaskStatus.PENDING)
-    oldest = pending.oldest_run_at if pending else None
+    oldest = pending.oldest_run_at if pending and not is_paused else None
     return QueueState(
         queue=name,
+        paused=is_paused,
         counts={str(status): found[status].count if status in found else 0 for status in TaskStatus},
         oldest_runnable_at=oldest if oldest is not None and oldest <= now else None,
     )
@@ -92,3 +95,36 @@ def _blocked_by(store: Store) -> str | None:
     """A process that was stopped while it held the write lock (PROTOCOL 16)."""
     blocker = store.blocker()
     return str(blocker) if blocker is not None and blocker.is_stopped else None
+
+
+# -- pause and resume -------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def pause(queue: Queue, db: which.Db = None, app: which.App = None, as_json: which.AsJson = False) -> None:
+    """Start nothing more from this queue until it is resumed. What runs goes on; sending goes on."""
+    _set_paused(queue, True, db, app, as_json=as_json)
+
+
+@app.command()
+def resume(queue: Queue, db: which.Db = None, app: which.App = None, as_json: which.AsJson = False) -> None:
+    """Let tasks of a paused queue start again."""
+    _set_paused(queue, False, db, app, as_json=as_json)
+
+
+def _set_paused(queue: str, is_paused: bool, db: str | None, app: str | None, *, as_json: bool) -> None:
+    given.name(queue, "queue")
+    with which.existing_store(db, app) as store:
+        changed = store.set_paused(queue, is_paused=is_paused, actor=actor())
+        state = _state(queue, [c for c in store.counts() if c.queue == queue], datetime.now(UTC), is_paused=is_paused)
+    waiting, running = state.counts[TaskStatus.PENDING], state.counts[TaskStatus.RUNNING]
+    if as_json:
+        out.data({"queue": queue, "paused": is_paused, "changed": changed, "counts": state.counts})
+        return
+    now = "paused" if is_paused else "resumed"
+    said = (
+        f"queue {queue} is {now}"
+        if changed
+        else f"queue {queue} {'was paused already' if is_paused else 'was not paused'}"
+    )
+    out.say(f"{said}: {counted(waiting, 'task')} {'wait' if waiting != 1 else 'waits'}, {running} running")

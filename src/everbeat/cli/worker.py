@@ -5,18 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from everbeat import __version__
 from everbeat.cli import given, out, which
 from everbeat.cli.ends import FAILED, USAGE, Refused
-from everbeat.config import broker_from_url
+from everbeat.config import RecoveryConfig, broker_from_url
 from everbeat.model.recovery import RecoveryReport
-from everbeat.model.worker import WorkerInfo, WorkerStatus
+from everbeat.model.worker import WorkerHeartbeatStatus, WorkerInfo, WorkerStatus
 from everbeat.report.text import Column, ago, banner, recovery_line, span
 from everbeat.run.cpus import usable_cpus
+from everbeat.store.interface import Store
 
 if TYPE_CHECKING:
     from everbeat.run.worker import Life
@@ -153,13 +154,9 @@ def list_(
     as_json: which.AsJson = False,
 ) -> None:
     """List workers: the living, and those that stopped or died."""
-    from everbeat.run import manual  # lazily, as above
-
     config = which.config_for(db, app)
     with which.existing(config) as store:
-        workers = {worker.id: worker for worker in store.workers()}
-        beats = manual.get_worker_status(store, config.recovery)
-    rows = [_row(workers[beat.worker_id], beat) for beat in beats if beat.worker_id in workers]
+        rows = worker_rows(store, config.recovery)
     wanted = [row for row in rows if not status or row.status in status]
     if as_json:
         out.data(wanted)
@@ -167,7 +164,15 @@ def list_(
         _show(wanted, show_heartbeat=show_heartbeat)
 
 
-def _row(worker: WorkerInfo, beat: Any) -> WorkerRow:
+def worker_rows(store: Store, recovery: RecoveryConfig) -> list[WorkerRow]:
+    from everbeat.run import manual  # lazily, as above
+
+    workers = {worker.id: worker for worker in store.workers()}
+    beats = manual.get_worker_status(store, recovery)
+    return [_row(workers[beat.worker_id], beat) for beat in beats if beat.worker_id in workers]
+
+
+def _row(worker: WorkerInfo, beat: WorkerHeartbeatStatus) -> WorkerRow:
     return WorkerRow(
         id=worker.id,
         name=worker.name,
@@ -183,7 +188,7 @@ def _row(worker: WorkerInfo, beat: Any) -> WorkerRow:
         version=worker.version,
         started_at=worker.started_at,
         last_heartbeat=worker.last_beat_at,
-        heartbeat_age=beat.age,
+        heartbeat_age=beat.age if worker.same_boot else datetime.now(UTC) - worker.last_beat_at,
         heartbeat_interval=timedelta(milliseconds=worker.beat_interval_ms),
         ended_at=worker.ended_at,
         end_reason=worker.end_reason,
@@ -201,14 +206,14 @@ def _show(rows: Sequence[WorkerRow], *, show_heartbeat: bool) -> None:
         [_cells(row, now, show_heartbeat=show_heartbeat) for row in rows],
         empty="No workers.",
     )
-    if any(_is_lost(row) for row in rows):
+    if any(is_lost(row) for row in rows):
         out.say("\nlost: its process is gone or silent. Any worker that runs or starts will recover its tasks.")
 
 
 def _cells(row: WorkerRow, now: datetime, *, show_heartbeat: bool) -> list[object]:
     cells: list[object] = [
         row.id,
-        "lost" if _is_lost(row) else row.status,
+        "lost" if is_lost(row) else row.status,
         row.hostname,
         row.pid,
         f"{row.processes}+{row.async_slots} async" if row.async_slots else row.processes,
@@ -221,5 +226,5 @@ def _cells(row: WorkerRow, now: datetime, *, show_heartbeat: bool) -> list[objec
     return [*cells, f"{ago(row.ended_at, now)}: {row.end_reason}" if row.ended_at else None]
 
 
-def _is_lost(row: WorkerRow) -> bool:
+def is_lost(row: WorkerRow) -> bool:
     return row.status is WorkerStatus.ALIVE and not row.is_alive

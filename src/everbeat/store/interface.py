@@ -105,6 +105,15 @@ class QueueCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueInfo:
+    """A queue that somebody has set something for."""
+
+    name: str
+    paused: bool
+    max_concurrency: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StaleTask:
     id: str
     task_name: str
@@ -272,6 +281,9 @@ class Store(Site, Protocol):
         """Apply verdicts on orphans under their fence; each with its history, attempt and event. One that can not be
         written is `Unsettled` and does not stop the others."""
 
+    def role_holder(self, role: str) -> str | None:
+        """The worker that holds the role now."""
+
     def take_role(self, role: str, worker_id: str, *, lease_us: int) -> bool:
         """Hold a role for the whole store until the lease runs out (PROTOCOL 3)."""
 
@@ -297,6 +309,9 @@ class Store(Site, Protocol):
     def count_for(self, order: Order, wanted: TaskFilter) -> int:
         """How many tasks were asked for that the order fits."""
 
+    def set_paused(self, queue: str, *, is_paused: bool, actor: str) -> bool:
+        """Claim nothing of this queue until it is resumed; what runs goes on. False: it was so already."""
+
     def accept(self, task_id: str, *, actor: str) -> bool:
         """Make a result that came too late the task's result (PROTOCOL 29). False: none is there, or the task runs or
         has completed."""
@@ -315,6 +330,8 @@ class Store(Site, Protocol):
     async def await_(self, task_id: str, timeout: float | None) -> Finished | None: ...
 
     def tasks(self, wanted: TaskFilter) -> list[TaskInfo]: ...
+
+    def queues(self) -> list[QueueInfo]: ...
 
     def counts(self) -> list[QueueCount]: ...
 

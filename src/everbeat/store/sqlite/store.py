@@ -16,7 +16,7 @@ from everbeat.model.recovery import Adopted, Orphan, RecoveryReport, Settled, Se
 from everbeat.model.state import TaskStatus, target
 from everbeat.model.task import Claim, Enqueued, Finished, LateOutcome, NewTask, TaskInfo
 from everbeat.model.worker import NewWorker, WorkerInfo, WorkerState
-from everbeat.store.interface import Beat, Flush, Flushed, Held, QueueCount, StaleTask, TaskFilter
+from everbeat.store.interface import Beat, Flush, Flushed, Held, QueueCount, QueueInfo, StaleTask, TaskFilter
 from everbeat.store.sqlite import migrate, side
 from everbeat.store.sqlite.bells import Bell, Ringer, digest
 from everbeat.store.sqlite.connection import REFUSED, Database
@@ -24,7 +24,17 @@ from everbeat.store.sqlite.group import GroupCommit
 from everbeat.store.sqlite.keeping import Keeping
 from everbeat.store.sqlite.site import SQLiteSite
 from everbeat.store.transaction import RowRefused
-from everbeat.store.verbs import carefully, commanding, counting, living, looking, owning, records, recovering
+from everbeat.store.verbs import (
+    carefully,
+    commanding,
+    counting,
+    living,
+    looking,
+    owning,
+    queueing,
+    records,
+    recovering,
+)
 
 Kind = tuple[str, str]
 """Queue and name of a task: what decides who can run it."""
@@ -176,6 +186,10 @@ class SQLiteStore(SQLiteSite, Keeping):
         self._announce_ends((settlement, orphan.claim, verdict) for settlement, (orphan, verdict) in decided)
         return settlements
 
+    def role_holder(self, role: str) -> str | None:
+        with self.database.read() as tx:
+            return living.role_holder(tx, role, boot_id=self._boot_id)
+
     def take_role(self, role: str, worker_id: str, *, lease_us: int) -> bool:
         with self.database.write() as tx:
             return living.take_role(tx, role, worker_id, boot_id=self._boot_id, lease_us=lease_us)
@@ -226,6 +240,13 @@ class SQLiteStore(SQLiteSite, Keeping):
         with self.database.read() as tx:
             return commanding.count(tx, order, wanted)
 
+    def set_paused(self, queue: str, *, is_paused: bool, actor: str) -> bool:
+        with self.database.write() as tx:
+            changed = queueing.set_paused(tx, queue, is_paused=is_paused, actor=actor)
+        if changed and not is_paused:
+            self._ring_workers(None)
+        return changed
+
     def accept(self, task_id: str, *, actor: str) -> bool:
         with self.database.write() as tx:
             accepted = commanding.accept(tx, task_id, actor=actor)
@@ -253,6 +274,10 @@ class SQLiteStore(SQLiteSite, Keeping):
     def tasks(self, wanted: TaskFilter) -> list[TaskInfo]:
         with self.database.read() as tx:
             return looking.tasks(tx, wanted)
+
+    def queues(self) -> list[QueueInfo]:
+        with self.database.read() as tx:
+            return queueing.queues(tx)
 
     def counts(self) -> list[QueueCount]:
         with self.database.read(steady=True) as tx:

@@ -46,7 +46,8 @@ REVIVE = """
 UPDATE everbeat_tasks
    SET status = 'PENDING', fence = fence + 1, worker_id = NULL, free_attempts = attempt, crash_count = 0,
        lost_count = 0, dispatch_count = 0, solo = max(solo, quarantined), quarantined = 0, due_at = NULL, run_at = ?,
-       started_at = NULL, finished_at = NULL, waiting_for = NULL, error_code = NULL, error_message = NULL, error = NULL
+       started_at = NULL, finished_at = NULL, waiting_for = NULL, error_code = NULL, error_message = NULL, error = NULL,
+       progress = NULL
  WHERE seq IN ({seqs})"""
 
 # The run that is taken away is not billed: who asks for another one must get it.
@@ -66,7 +67,8 @@ DISCARD = "UPDATE everbeat_tasks SET quarantined = 0 WHERE seq IN ({seqs})"
 
 # No arguments are ever stored as no bytes at all: that is how an erased task is known.
 ERASE = (
-    "UPDATE everbeat_tasks SET args = x'', result = NULL, error_message = NULL, error = NULL WHERE seq IN ({seqs})",
+    """UPDATE everbeat_tasks SET args = x'', result = NULL, error_message = NULL, error = NULL, progress = NULL
+        WHERE seq IN ({seqs})""",
     "UPDATE everbeat_attempts SET error_message = NULL, error = NULL WHERE task_id IN ({ids})",
     "UPDATE everbeat_late_outcomes SET result = NULL, error_message = NULL WHERE task_id IN ({ids})",
 )

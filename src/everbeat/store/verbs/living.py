@@ -69,6 +69,8 @@ INSERT INTO everbeat_roles (role, worker_id, boot_id, until_mono) VALUES (:role,
 ON CONFLICT (role) DO UPDATE SET worker_id = :id, boot_id = :boot_id, until_mono = :until
  WHERE worker_id = :id OR boot_id <> :boot_id OR until_mono < :mono"""
 
+ROLE_HOLDER = "SELECT worker_id FROM everbeat_roles WHERE role = ? AND boot_id = ? AND until_mono >= ?"
+
 SERVED = "SELECT id, queues, task_names FROM everbeat_workers WHERE status = 'alive'"
 
 WORKERS = """
@@ -157,6 +159,11 @@ def declare_dead(tx: Transaction, worker_id: str, *, boot_id: str, reason: str, 
 def take_role(tx: Transaction, role: str, worker_id: str, *, boot_id: str, lease_us: int) -> bool:
     values = {"role": role, "id": worker_id, "boot_id": boot_id, "mono": tx.mono, "until": tx.mono + lease_us}
     return tx.run(TAKE_ROLE, values) > 0
+
+
+def role_holder(tx: Transaction, role: str, *, boot_id: str) -> str | None:
+    row = tx.one(ROLE_HOLDER, (role, boot_id, tx.mono))
+    return row[0] if row else None
 
 
 def healthy_for_us(tx: Transaction, boot_id: str) -> int:

@@ -14,7 +14,8 @@ from everbeat.store.transaction import Row, Transaction
 
 TASK = """
 SELECT id, name, queue, status, priority, attempt, max_attempts, crash_count, lost_count, fence, worker_id, created_at,
-       run_at, started_at, finished_at, error_code, error_message, waiting_for, quarantined, due_at, progress
+       run_at, started_at, finished_at, error_code, error_message, waiting_for, quarantined, due_at, progress,
+       (SELECT paused FROM everbeat_queues q WHERE q.name = everbeat_tasks.queue)
   FROM everbeat_tasks"""
 
 ATTEMPTS = """
@@ -115,6 +116,8 @@ def _waiting_for(row: Row) -> str | None:
     """Every task that is not running says what it waits for (P2)."""
     if row[3] != TaskStatus.PENDING:
         return None
+    if row[21]:
+        return f"its queue {row[2]}, which is paused"
     return "a free slot" if row[19] is None else f"its time, {moment(row[19]):%Y-%m-%d %H:%M:%S} UTC"
 
 

@@ -21,6 +21,7 @@ from everbeat.model.state import OWNED, REVOKES, Change, TaskStatus, sources, ta
 from everbeat.model.task import Claim, Outcome, TaskPolicy
 from everbeat.store.interface import Ending, Flush, Flushed, Held, Report
 from everbeat.store.transaction import Row, Transaction
+from everbeat.store.verbs import queueing
 from everbeat.store.verbs.living import beat_for_tasks
 from everbeat.store.verbs.records import Records, add_events, stored_error, text
 
@@ -370,12 +371,14 @@ def _kinds(tx: Transaction, room: Room) -> Iterator[tuple[str, str]]:
 
 
 def _queues(tx: Transaction, room: Room) -> Iterator[str]:
+    paused = queueing.paused(tx)
     if room.queues is not None:
-        yield from room.queues
+        yield from room.queues - paused
         return
     queue: Row | None = ("",)
     while queue := tx.one(NEXT_QUEUE, queue):
-        yield queue[0]
+        if queue[0] not in paused:
+            yield queue[0]
 
 
 @lru_cache(maxsize=16)

@@ -57,6 +57,13 @@ CREATE UNIQUE INDEX everbeat_tasks_unique ON everbeat_tasks (name, unique_key)
 CREATE INDEX everbeat_tasks_quarantined ON everbeat_tasks (seq)
     WHERE quarantined = 1;
 
+-- Queues need no row to be used: one is made when somebody pauses or limits a queue.
+CREATE TABLE everbeat_queues (
+    name            TEXT PRIMARY KEY,
+    paused          INTEGER NOT NULL DEFAULT 0,
+    max_concurrency INTEGER
+) WITHOUT ROWID;
+
 -- One row for each run that did not end in a result. Append-only.
 CREATE TABLE everbeat_attempts (
     id            INTEGER PRIMARY KEY,
