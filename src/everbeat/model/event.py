@@ -26,6 +26,9 @@ class EventInfo:
     facts: dict[str, Any]
 
 
+EVERY = "*"
+"""In place of a name: all of them."""
+
 WORKER_STARTED = "worker.started"
 WORKER_STOPPED = "worker.stopped"
 WORKER_DEAD = "worker.dead"
@@ -34,7 +37,6 @@ RECOVERY_STARTED = "recovery.started"
 RECOVERY_PROGRESS = "recovery.progress"
 RECOVERY_COMPLETED = "recovery.completed"
 TASK_RECOVERED = "task.recovered"
-TASK_RESTARTED = "task.restarted"
 TASK_QUARANTINED = "task.quarantined"
 TASK_FAILED = "task.failed"
 TASKS_PURGED = "tasks.purged"
@@ -52,3 +54,6 @@ STORE_DEGRADED = "store.degraded"
 RETENTION_COMPLETED = "retention.completed"
 EVENT_UNDELIVERABLE = "event.undeliverable"
 STORE_RESTORED = "store.restored"
+
+NAMES = frozenset(value for name, value in list(globals().items()) if name.isupper() and "." in value)
+"""All of the above."""

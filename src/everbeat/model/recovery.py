@@ -62,6 +62,14 @@ class Verdict:
     quarantined: bool = False
 
     @property
+    def cause(self) -> Cause:
+        """Why the ownership ended, as far as the verdict still tells."""
+        counted = {Cause.CRASHED: self.crashes, Cause.LOST: self.losses, Cause.DISPATCH_DIED: self.dispatches}
+        named = {"WORKER_STOPPED": Cause.STOPPED, "NEIGHBOUR_CRASHED": Cause.NEIGHBOUR}
+        cause = next((cause for cause, count in counted.items() if count), None)
+        return cause or named.get(self.error.code if self.error else "", Cause.NEVER_BEGAN)
+
+    @property
     def action(self) -> str:
         """The word of the recovery report: retry, pending or failed."""
         if self.change in (Change.ABANDON, Change.FAIL):

@@ -1,16 +1,44 @@
 """Every log line of a worker. Code announces facts; here alone they become words.
 
-A line is one event: its name in the past tense, then its facts as fields. No argument values at INFO or above.
+A line is one event: its name in the past tense, then its facts as fields, the same as in the table of events. It is
+written by the process that made it true, after the commit. No argument values at INFO or above.
+
+What can not be stored while it is true (the store is away) is said here at once, and stored when that is over.
 """
 
 import json
 import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from everbeat.errors import StoreUnavailable
+from everbeat.model import event
+from everbeat.model.event import Event
 from everbeat.model.recovery import RecoveryReport
 
 LOGGER = logging.getLogger("everbeat")
+TASK_FIELDS = ("task_id", "task_name", "attempt", "worker")
+"""Attributes of a record that was made inside a task."""
+MOST_LINES = 100
+"""Of one kind in one transaction. Above it they are counted: a million recoveries are not a million lines."""
+LEVELS = {
+    event.WORKER_DEAD: logging.WARNING,
+    event.WORKER_FENCED: logging.WARNING,
+    event.TASK_RECOVERED: logging.WARNING,
+    event.TASK_QUARANTINED: logging.ERROR,
+    event.TASK_FAILED: logging.WARNING,
+    event.OUTCOME_REFUSED: logging.WARNING,
+    event.CHILD_DIED: logging.WARNING,
+    event.CHILD_UNRESPONSIVE: logging.WARNING,
+    event.APP_FAILED: logging.ERROR,
+    event.STORE_DEGRADED: logging.ERROR,
+    event.EVENT_UNDELIVERABLE: logging.ERROR,
+}
+"""INFO for the others."""
+SAID_BEFORE = frozenset({event.STORE_BLOCKED})
+"""Said when it began, stored when it was over."""
 
 
 class Reporter:
@@ -18,50 +46,105 @@ class Reporter:
 
     def __init__(self) -> None:
         self._unavailable: set[str] = set()
+        self._blocked_by: str | None = None
+        self._away_since: float | None = None
+
+    @property
+    def store_away_for(self) -> float:
+        """Seconds since somebody complained about the store, if it has not been written since."""
+        since = self._away_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def heard(self, events: Sequence[Event]) -> None:
+        """A transaction announced these."""
+        lines: Counter[str] = Counter()
+        for one in events:
+            lines[one.name] += 1
+            if lines[one.name] <= MOST_LINES and one.name not in SAID_BEFORE:
+                _log(LEVELS.get(one.name, logging.INFO), one.name, facts_of(one.task_id, one.worker_id, one.facts))
+        for name, count in lines.items():
+            if count > MOST_LINES:
+                _log(LEVELS.get(name, logging.INFO), name, {"more": count - MOST_LINES})
 
     def say(self, event: str, **facts: Any) -> None:
-        LOGGER.info(line(event, facts), extra={"event": event, "facts": facts})
+        _log(logging.INFO, event, facts)
 
     def warn(self, event: str, **facts: Any) -> None:
-        LOGGER.warning(line(event, facts), extra={"event": event, "facts": facts})
+        _log(logging.WARNING, event, facts)
 
     def store_unavailable(self, loop: str, error: StoreUnavailable) -> None:
+        self._away_since = self._away_since or time.monotonic()
         if loop not in self._unavailable:
             self._unavailable.add(loop)
             self.warn("store.unavailable", loop=loop, error=str(error))
 
-    def store_returned(self) -> None:
-        if self._unavailable:
-            self._unavailable.clear()
-            self.say("store.returned")
-
     def store_blocked(self, by: str) -> None:
-        key = f"blocked {by}"
-        if key not in self._unavailable:
-            self._unavailable.add(key)
-            self.warn("store.blocked", by=by)
+        self._away_since = self._away_since or time.monotonic()
+        if self._blocked_by != by:
+            self._blocked_by = by
+            self.warn(event.STORE_BLOCKED, by=by)
+
+    def store_returned(self) -> list[Event]:
+        """It was written. What there is to announce about the time before."""
+        if self._away_since is None:
+            return []
+        seconds, by = round(self.store_away_for, 1), self._blocked_by
+        self._unavailable.clear()
+        self._away_since = self._blocked_by = None
+        blocked = [Event(name=event.STORE_BLOCKED, facts={"by": by, "seconds": seconds})] if by else []
+        return [*blocked, Event(name=event.STORE_RETURNED, facts={"away_for": seconds})]
 
     def loop_failed(self, loop: str, error: Exception) -> None:
         LOGGER.error(line("loop.failed", {"loop": loop, "error": str(error)}), exc_info=error)
 
     def recovered(self, report: RecoveryReport) -> None:
-        for worker in report.dead_workers:
-            self.warn("worker.dead", worker=worker.worker_id, tasks=len(worker.orphaned_tasks))
+        """What was recovered has been announced; what could not be has nothing stored that would tell."""
         for task in report.recovered_tasks:
-            facts = {
-                "task": task.task_id, "action": task.action, "attempt": task.attempt_count,
-                "worker": task.previous_worker_id, "reason": task.reason or task.error,
-            }  # fmt: skip
-            self.warn("task.recovered" if task.success else "task.unrecoverable", **facts)
+            if not task.success:
+                facts = {"task": task.task_id, "worker": task.previous_worker_id, "reason": task.error or task.reason}
+                self.warn("task.unrecoverable", **facts)
 
 
-def line(event: str, facts: dict[str, Any]) -> str:
+def facts_of(task_id: str | None, worker_id: str | None, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """An event as fields, in the order in which they are shown."""
+    return {"task": task_id, "worker": worker_id, **facts}
+
+
+def line(event: str, facts: Mapping[str, Any]) -> str:
     return " ".join([event, *(f"{name}={_shown(value)}" for name, value in facts.items() if value is not None)])
 
 
+def _log(level: int, event: str, facts: Mapping[str, Any]) -> None:
+    if LOGGER.isEnabledFor(level):
+        LOGGER.log(level, "%s", line(event, facts), extra={"event": event, "facts": facts})
+
+
 def _shown(value: Any) -> str:
-    text = str(value)
-    return json.dumps(text, ensure_ascii=False) if not text or any(c in text for c in ' "\n\t=') else text
+    """In quotes if it could be taken for something else; and nothing of it can move or colour a terminal."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str) if _is_many(value) else str(value)
+    if not text.isprintable():
+        return json.dumps(text)
+    return json.dumps(text, ensure_ascii=False) if not text or any(c in text for c in ' "=') else text
+
+
+def _is_many(value: Any) -> bool:
+    return isinstance(value, list | tuple | dict)
+
+
+# -- handlers ---------------------------------------------------------------------------------------------------------
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level, words; and for records made inside a task which task that was."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name of the method it replaces
+        inside = {name: getattr(record, name) for name in TASK_FIELDS if getattr(record, name, None) is not None}
+        who = "" if record.name == LOGGER.name else f"{record.name}: "
+        said = f"{record.asctime} {record.levelname} {who}{record.message}"
+        return line(said, inside) if inside else said
 
 
 class JsonFormatter(logging.Formatter):
@@ -69,10 +152,11 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         said: dict[str, Any] = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{record.msecs:03.0f}",
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname,
             "logger": record.name,
             "event": getattr(record, "event", None),
+            **{name: getattr(record, name, None) for name in TASK_FIELDS},
             **getattr(record, "facts", {}),
         }
         if said["event"] is None:
@@ -82,12 +166,26 @@ class JsonFormatter(logging.Formatter):
         return json.dumps({name: value for name, value in said.items() if value is not None}, default=str)
 
 
-def set_up(*, level: str, style: str) -> None:
-    """A handler on stderr, only if the root logger has none."""
+def set_up(*, level: str, style: str, root_too: bool = False) -> None:
+    """A handler on stderr, only if the root logger has none. `root_too`: then everybody's records pass from this level
+    on; without it only ours do."""
     root = logging.getLogger()
     if not root.handlers:
         handler = logging.StreamHandler()
-        text = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-        handler.setFormatter(JsonFormatter() if style == "json" else text)
+        handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
         root.addHandler(handler)
+        if root_too:
+            root.setLevel(level.upper())
     LOGGER.setLevel(level.upper())
+
+
+def mark_records(fields: Callable[[], Mapping[str, Any] | None]) -> None:
+    """From now on each record of this process carries what `fields` says when it is made; None adds nothing."""
+    make = logging.getLogRecordFactory()
+
+    def make_marked(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make(*args, **kwargs)
+        record.__dict__.update(fields() or {})
+        return record
+
+    logging.setLogRecordFactory(make_marked)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from everbeat.model.event import EventInfo
 from everbeat.model.recovery import RecoveryReport
-from everbeat.report.log import line
+from everbeat.report.log import facts_of, line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -124,7 +124,7 @@ def recovery_line(report: RecoveryReport | None) -> str:
 
 
 def event_line(event: EventInfo) -> str:
-    facts = {"task": event.task_id, "worker": event.worker_id, **event.facts}
+    facts = facts_of(event.task_id, event.worker_id, event.facts)
     return clean(f"{stamp(event.at)} {line(event.name, facts)}")
 
 

@@ -49,7 +49,8 @@ class Heartbeat:
             return min(1.0, self._interval)
         held = self._dispatcher.held()
         beat = self._store.beat(self._worker_id, held, self._picture(held))
-        self._reporter.store_returned()  # if it was away: a read that goes well proves less
+        if news := self._reporter.store_returned():  # a read that goes well would prove less
+            self._store.announce(news)
         if not beat.alive:
             self.is_declared_dead = True
             return self._interval

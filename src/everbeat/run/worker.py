@@ -321,10 +321,8 @@ class Life:
         if fenced:
             facts = {"refused": self.dispatcher.tally.refused}
             self.store.announce([Event(name=event.WORKER_FENCED, worker_id=self.worker_id, facts=facts)])
-            self._reporter.warn(event.WORKER_FENCED, worker=self.worker_id, **facts)
         else:
-            self.store.retire(self.worker_id)
-            self._reporter.say(event.WORKER_STOPPED, worker=self.worker_id, completed=self.dispatcher.tally.completed)
+            self.store.retire(self.worker_id, {"completed": self.dispatcher.tally.completed})
 
     @property
     def _interval(self) -> float:
@@ -345,6 +343,7 @@ class Life:
     def _open_store(self, *, create: bool = False) -> Store:
         """Each loop has a connection of its own. Only the first life may make a store that is not there."""
         store = open_store(self.config, create=create, clock=self._clock, patience=PATIENCE)
+        store.on_events(self._reporter.heard)
         return self._stack.enter_context(closing(store))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from everbeat.decide.room import Room
 from everbeat.model.event import Event, EventInfo
@@ -251,7 +251,7 @@ class Store(Site, Protocol):
         """Renew the worker row and write one heartbeat per held claim, with a snapshot of the worker if there is one.
         Never revives a worker declared dead."""
 
-    def retire(self, worker_id: str) -> None:
+    def retire(self, worker_id: str, facts: Mapping[str, Any] | None = None) -> None:
         """Say goodbye: the worker is stopped, what it still owns is free to be recovered."""
 
     # -- the life of a task -----------------------------------------------------------------------------------------
@@ -340,6 +340,9 @@ class Store(Site, Protocol):
 
     def announce(self, events: Iterable[Event]) -> None: ...
 
+    def on_events(self, hear: Callable[[Sequence[Event]], None]) -> None:
+        """Call this with the events of every transaction that is made through this object, after its commit."""
+
     # -- looking after the records ----------------------------------------------------------------------------------
 
     def retention_is_due(self, *, every_us: int) -> bool:
@@ -350,6 +353,24 @@ class Store(Site, Protocol):
 
     def retention_done(self, deleted: Mapping[Kept, int]) -> None:
         """A pass is over."""
+
+    def subscribe(self, names: Iterable[str]) -> None:
+        """From now on events with these names wait to be delivered; "*" is every one. To be said again now and then."""
+
+    def undelivered(self) -> int:
+        """How many wait, whoever is to be told of them."""
+
+    def take_events(self, names: Collection[str], *, limit: int, lease_us: int) -> list[EventInfo]:
+        """Some that wait, oldest first. Nobody else is given them before the lease has run out."""
+
+    def settle_events(
+        self,
+        *,
+        delivered: Sequence[int] = (),
+        failed: Sequence[tuple[int, str]] = (),
+        returned: Sequence[int] = (),
+    ) -> None:
+        """What became of events that were taken. One that failed for the tenth time is given up and announced."""
 
     # -- waking -----------------------------------------------------------------------------------------------------
 

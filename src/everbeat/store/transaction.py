@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from everbeat.model.event import Event
+
 Row = tuple[Any, ...]
 
 
@@ -16,6 +18,9 @@ class Transaction(Protocol):
     """When it began: wall clock, microseconds UTC."""
     mono: int
     """The same moment by the clock that ages are measured with."""
+
+    events: list[Event]
+    """What was announced in it. Whoever listens is told of them when it is committed."""
 
     def run(self, sql: str, values: Any = ()) -> int:
         """How many rows were changed."""

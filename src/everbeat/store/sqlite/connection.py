@@ -29,6 +29,7 @@ from typing import Any
 from everbeat.clock import Clock
 from everbeat.crashpoint import crash_point
 from everbeat.errors import StoreUnavailable
+from everbeat.model.event import Event
 from everbeat.store.sqlite import side
 from everbeat.store.sqlite.blocker import find_blocker
 from everbeat.store.sqlite.turnstile import PATIENCE, Turnstile
@@ -65,12 +66,13 @@ def connect(path: Path, *, timeout: float, read_only: bool = False) -> sqlite3.C
 class SQLiteTransaction:
     """`Transaction` on a connection that is in one."""
 
-    __slots__ = ("_connection", "mono", "now")
+    __slots__ = ("_connection", "events", "mono", "now")
 
     def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
         self._connection = connection
         self.now = clock.wall_us()
         self.mono = clock.mono_us()
+        self.events: list[Event] = []
 
     def run(self, sql: str, values: Any = ()) -> int:
         return self._connection.execute(sql, values).rowcount
@@ -101,9 +103,11 @@ class SQLiteTransaction:
     def part(self) -> Iterator[None]:
         """A part that is undone alone if it raises; RowRefused if what it tried can never be written."""
         self._connection.execute("SAVEPOINT part")
+        announced = len(self.events)
         try:
             yield
         except BaseException as error:
+            del self.events[announced:]
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK TO part")
                 self._connection.execute("RELEASE part")
@@ -133,6 +137,8 @@ class Database:
         self._checkpointed_at = 0.0
         self.when_forked: Callable[[], None] | None = None
         """Called in the child of a fork."""
+        self.when_told: Callable[[Sequence[Event]], None] | None = None
+        """Called with what a transaction announced, after its commit."""
         _OPEN.add(self)
 
     # -- transactions -----------------------------------------------------------------------------------------------
@@ -142,6 +148,7 @@ class Database:
         """A transaction: committed at the end of the block, rolled back if it raises. `point` names crash points.
         `wipe`: what it deletes or blanks is overwritten in the file, now and by every later write of this connection.
         """
+        told: list[Event] = []
         with self._writing:
             writer = self._take_writer()
             try:
@@ -149,17 +156,21 @@ class Database:
                 if wipe:
                     writer.execute("PRAGMA secure_delete=ON").fetchone()
                 self._begin(writer)
-                yield SQLiteTransaction(writer, self.clock)
+                tx = SQLiteTransaction(writer, self.clock)
+                yield tx
                 if point:
                     crash_point(f"{point}.before_commit")
                 self._commit(writer)
                 if point:
                     crash_point(f"{point}.after_commit")
+                told = tx.events
                 self._checkpoint_if_long(writer)
             except sqlite3.Error as error:
                 raise self._translate(error) from error
             finally:
                 self._end(writer)
+        if told and self.when_told is not None:
+            self.when_told(told)  # holding nothing: who listens may be slow
 
     @contextmanager
     def read(self, *, steady: bool = False) -> Iterator[SQLiteTransaction]:

@@ -1,10 +1,11 @@
 """The part of `SQLiteStore` that looks after the records themselves: retention, and the telling of events."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from everbeat.model.event import EventInfo
 from everbeat.model.retention import Bite, Cut, Kept
 from everbeat.store.sqlite.connection import Database
-from everbeat.store.verbs import living, retaining
+from everbeat.store.verbs import living, retaining, telling
 
 JANITOR = "janitor"
 
@@ -26,3 +27,28 @@ class Keeping:
     def retention_done(self, deleted: Mapping[Kept, int]) -> None:
         with self.database.write() as tx:
             retaining.done(tx, deleted)
+
+    def subscribe(self, names: Iterable[str]) -> None:
+        with self.database.write() as tx:
+            telling.subscribe(tx, names)
+
+    def undelivered(self) -> int:
+        with self.database.read() as tx:
+            return telling.waiting(tx)
+
+    def take_events(self, names: Collection[str], *, limit: int, lease_us: int) -> list[EventInfo]:
+        with self.database.read() as tx:
+            if not telling.is_due(tx, names):
+                return []
+        with self.database.write() as tx:
+            return telling.take(tx, names, limit=limit, lease_us=lease_us)
+
+    def settle_events(
+        self,
+        *,
+        delivered: Sequence[int] = (),
+        failed: Sequence[tuple[int, str]] = (),
+        returned: Sequence[int] = (),
+    ) -> None:
+        with self.database.write() as tx:
+            telling.settle(tx, delivered, failed, returned)

@@ -4,9 +4,10 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from everbeat.clock import Clock, SystemClock
 from everbeat.errors import StoreUnavailable, TaskNotFound
@@ -130,9 +131,9 @@ class SQLiteStore(SQLiteSite, Keeping):
             owned = recovering.owned_by(tx, worker_id, limit=10_000)
         return Beat(alive=True, strangers=[claim for claim in owned if (claim.id, claim.fence) not in known])
 
-    def retire(self, worker_id: str) -> None:
+    def retire(self, worker_id: str, facts: Mapping[str, Any] | None = None) -> None:
         with self.database.write("retire") as tx:
-            living.retire(tx, worker_id)
+            living.retire(tx, worker_id, facts or {})
 
     # -- the life of a task -----------------------------------------------------------------------------------------
 
@@ -288,9 +289,12 @@ class SQLiteStore(SQLiteSite, Keeping):
         with self.database.read() as tx:
             return looking.events(tx, after=after, since=since, task_id=task_id, limit=limit)
 
+    def on_events(self, hear: Callable[[Sequence[Event]], None]) -> None:
+        self.database.when_told = hear
+
     def announce(self, events: Iterable[Event]) -> None:
         with self.database.write() as tx:
-            records.add_events(tx, events)
+            records.add_events(tx, list(events))
 
     # -- waiting and waking -----------------------------------------------------------------------------------------
 

@@ -6,8 +6,9 @@ monotonic microseconds of one boot (PROTOCOL 15): a row of another boot is silen
 """
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import astuple, dataclass
+from typing import Any
 
 from everbeat.decide.liveness import is_outage
 from everbeat.model import event
@@ -56,6 +57,8 @@ ON CONFLICT (id) DO UPDATE SET boot_id = :boot_id, healthy_since_mono = :since, 
 RETIRE = """
 UPDATE everbeat_workers SET status = 'stopped', ended_at = ?, end_cause = 'stopped', end_reason = 'stopped'
  WHERE id = ? AND status = 'alive'"""
+
+LAST_BEAT = "SELECT beat_mono FROM everbeat_workers WHERE id = ? AND boot_id = ?"
 
 # The verdict is tested again in the write that makes it true.
 DECLARE_DEAD = """
@@ -138,21 +141,25 @@ def add_state(tx: Transaction, worker_id: str, state: WorkerState) -> None:
     tx.run(ADD_STATE, (tx.now, *astuple(state), worker_id))
 
 
-def retire(tx: Transaction, worker_id: str) -> bool:
+def retire(tx: Transaction, worker_id: str, facts: Mapping[str, Any]) -> bool:
     if not tx.run(RETIRE, (tx.now, worker_id)):
         return False
     tx.run(FREE_ROLES, (worker_id,))
-    add_events(tx, [Event(name=event.WORKER_STOPPED, worker_id=worker_id)])
+    add_events(tx, [Event(name=event.WORKER_STOPPED, worker_id=worker_id, facts=dict(facts))])
     return True
 
 
 def declare_dead(tx: Transaction, worker_id: str, *, boot_id: str, reason: str, cause: str,
                  silent_for_us: int | None) -> bool:  # fmt: skip
     values = {"id": worker_id, "now": tx.now, "mono": tx.mono, "boot_id": boot_id, "silent": silent_for_us}
+    beat = tx.one(LAST_BEAT, (worker_id, boot_id))
     if not tx.run(DECLARE_DEAD, values | {"cause": cause, "reason": text(reason)}):
         return False
     tx.run(FREE_ROLES, (worker_id,))
-    add_events(tx, [Event(name=event.WORKER_DEAD, worker_id=worker_id, facts={"cause": cause, "reason": reason})])
+    facts: dict[str, Any] = {"cause": cause, "reason": reason}
+    if beat is not None:
+        facts["silent_for"] = round((tx.mono - beat[0]) / 1e6, 3)
+    add_events(tx, [Event(name=event.WORKER_DEAD, worker_id=worker_id, facts=facts)])
     return True
 
 

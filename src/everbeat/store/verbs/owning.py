@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
+from everbeat.decide.measure import RESTART, times
 from everbeat.decide.room import OWN_PROCESS, Answer, Room
 from everbeat.model import event
 from everbeat.model.event import Event
@@ -21,7 +22,7 @@ from everbeat.model.state import OWNED, REVOKES, Change, TaskStatus, sources, ta
 from everbeat.model.task import Claim, Outcome, TaskPolicy
 from everbeat.store.interface import Ending, Flush, Flushed, Held, Report
 from everbeat.store.transaction import Row, Transaction
-from everbeat.store.verbs import queueing
+from everbeat.store.verbs import queueing, totals
 from everbeat.store.verbs.living import beat_for_tasks
 from everbeat.store.verbs.records import Records, add_events, stored_error, text
 
@@ -71,6 +72,9 @@ WRITTEN = "SELECT 1 FROM everbeat_history WHERE task_id = ? AND fence = ? AND ch
 
 # everbeat_history_task. What a person took from its owner is to run again: its result is not adopted.
 REQUEUED = "SELECT 1 FROM everbeat_history WHERE task_id = ? AND fence = ? AND change = 'requeue'"
+
+# everbeat_history_task
+RECOVERED = "SELECT at FROM everbeat_history WHERE task_id = ? AND fence = ? AND change = 'recover'"
 
 # A result whose owner was revoked while nobody claimed the task since: its fence is exactly one ahead.
 ADOPT = """
@@ -140,6 +144,8 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     due_in_us = ripen(tx, wanted.room)
     if wanted.room is not None and not wanted.room.is_empty:
         claims = claim_into(tx, wanted.worker_id, wanted.room)
+    running = [*started, *(claim for claim in claims if claim.status is TaskStatus.RUNNING)]
+    totals.add(tx, times(RESTART, _restarted_after(tx, running)))
     return Flushed(alive=True, settlements=settlements, started=started, claims=claims, next_due_in_us=due_in_us)
 
 
@@ -249,6 +255,8 @@ def end(
         name = event.TASK_QUARANTINED if verdict.quarantined else TOLD[verdict.change]
         facts = {"name": claim.name, "attempt": attempt, "action": verdict.action, "reason": verdict.reason,
                  "code": error[0]}  # fmt: skip
+        if verdict.change is not Change.FAIL:
+            facts["cause"] = verdict.cause.value
         records.event(Event(name=name, task_id=claim.id, worker_id=worker_id, facts=facts))
     return True
 
@@ -296,6 +304,15 @@ def ripen(tx: Transaction, room: Room | None) -> int | None:
 def _next_due(tx: Transaction) -> int | None:
     row = tx.one(NEXT_DUE)
     return row[0] if row else None
+
+
+def _restarted_after(tx: Transaction, claims: Iterable[Claim]) -> Iterator[float]:
+    """How long ago those were recovered that run for the first time since: the recovery and the claim each raised the
+    fence."""
+    for claim in claims:
+        row = tx.one(RECOVERED, (claim.id, claim.fence - 2)) if claim.fence > 2 else None
+        if row is not None:
+            yield (tx.now - row[0]) / 1e6
 
 
 def start(tx: Transaction, worker_id: str, claim: Claim) -> bool:

@@ -1,13 +1,15 @@
 """The append-only side of a change: history, attempts, events. Written in the transaction that made them true."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from everbeat.decide.measure import totals_of
 from everbeat.model.event import Event
 from everbeat.model.state import Change
 from everbeat.model.task import TaskError
 from everbeat.store.transaction import Row, Transaction
+from everbeat.store.verbs import totals
 
 LONGEST_TEXT = 64 * 1024
 
@@ -36,7 +38,7 @@ class Records:
     tx: Transaction
     _history: list[Row] = field(default_factory=list)
     _attempts: list[Row] = field(default_factory=list)
-    _events: list[Row] = field(default_factory=list)
+    _events: list[Event] = field(default_factory=list)
 
     def history(self, *, task_id: str, actor: str, change: Change, old: str, new: str, reason: str | None,
                 attempt: int, fence: int, worker_id: str | None) -> None:  # fmt: skip
@@ -64,16 +66,19 @@ class Records:
         )  # fmt: skip
 
     def event(self, event: Event) -> None:
-        self._events.append((self.tx.now, event.name, event.task_id, event.worker_id, _to_json(event.facts)))
+        self._events.append(event)
 
     def write(self) -> None:
         self.tx.many(ADD_HISTORY, self._history)
         self.tx.many(ADD_ATTEMPT, self._attempts)
-        self.tx.many(ADD_EVENT, self._events)
+        add_events(self.tx, self._events)
 
 
-def add_events(tx: Transaction, events: Iterable[Event]) -> None:
-    tx.many(ADD_EVENT, [(tx.now, e.name, e.task_id, e.worker_id, _to_json(e.facts)) for e in events])
+def add_events(tx: Transaction, events: Collection[Event]) -> None:
+    if events:
+        tx.many(ADD_EVENT, [(tx.now, e.name, e.task_id, e.worker_id, _to_json(e.facts)) for e in events])
+        tx.events += events
+        totals.add(tx, totals_of(events))
 
 
 def stored_error(error: TaskError | None) -> StoredError:

@@ -208,7 +208,7 @@ CREATE TABLE everbeat_events (
     failure       TEXT
 );
 CREATE INDEX everbeat_events_task ON everbeat_events (task_id) WHERE task_id IS NOT NULL;
-CREATE INDEX everbeat_events_undelivered ON everbeat_events (id)
+CREATE INDEX everbeat_events_due ON everbeat_events (deliver_after, id)
     WHERE wanted = 1 AND delivered_at IS NULL AND failures < 10;
 
 -- Which events somebody wants to be told of: "*" is every one.
@@ -217,6 +217,13 @@ CREATE TABLE everbeat_subscriptions (
     since   INTEGER NOT NULL,
     seen_at INTEGER NOT NULL
 ) WITHOUT ROWID;
+
+-- By whatever way an event is written, it waits for those who had subscribed by then.
+CREATE TRIGGER everbeat_events_wanted AFTER INSERT ON everbeat_events
+    WHEN EXISTS (SELECT 1 FROM everbeat_subscriptions WHERE event IN (NEW.name, '*'))
+BEGIN
+    UPDATE everbeat_events SET wanted = 1 WHERE id = NEW.id;
+END;
 
 -- Totals and moments that outlive the rows they were counted from.
 CREATE TABLE everbeat_metrics (
