@@ -50,7 +50,7 @@ def _sections(group: typer.Typer, path: str) -> Iterator[str]:
 def _section(function: Callable[..., Any], path: str) -> str:
     params = [_Param.of(param, hint) for param, hint in _declared(function)]
     shown = [param for param in params if not param.info.hidden]
-    arguments = "".join(f" {param.info.metavar}" for param in shown if param.is_argument)
+    arguments = "".join(f" {param.place}" for param in shown if param.is_argument)
     rows = [f"| `{param.words}` | {param.description} |" for param in shown if param.description]
     table = ["| | |", "|---|---|", *rows, ""] if rows else []
     return "\n".join([f"## {path}{arguments}", "", inspect.getdoc(function) or "", "", *table])
@@ -68,17 +68,26 @@ class _Param:
     kind: Any
     default: Any
     info: Any
+    is_list: bool
 
     @classmethod
     def of(cls, param: inspect.Parameter, hint: Any) -> "_Param":
         kind, info = get_args(hint)
+        is_list = any(get_origin(one) is list for one in (kind, *get_args(kind)))
         inner = [one for one in get_args(kind) if one is not type(None)] if get_origin(kind) is not None else []
         kind = inner[0] if inner else kind
-        return cls(param.name, next(iter(get_args(kind)), kind), param.default, info)
+        return cls(param.name, next(iter(get_args(kind)), kind), param.default, info, is_list)
 
     @property
     def is_argument(self) -> bool:
         return isinstance(self.info, ArgumentInfo)
+
+    @property
+    def place(self) -> str:
+        """An argument as the usage line shows it."""
+        name = str(self.info.metavar)
+        name = name if self.default is inspect.Parameter.empty else f"[{name}]"
+        return f"{name}..." if self.is_list else name
 
     @property
     def words(self) -> str:

@@ -36,9 +36,9 @@ def migrate(
     app: which.App = None,
     as_json: which.AsJson = False,
 ) -> None:
-    """Bring the tables to the version that this program needs, all or nothing. Creates a store that is not there.
+    """Bring the tables to the version that is needed.
 
-    Make a backup first (`db backup`). Workers of the version before may go on while it runs.
+    All or nothing; creates a store that is not there. Make a backup first (`db backup`).
     """
     maintenance = _maintenance(db, app)
     if check or sql:
@@ -86,9 +86,10 @@ def backup(
     app: which.App = None,
     as_json: which.AsJson = False,
 ) -> None:
-    """Copy the store while it is used, as it is at one moment, and check the copy before it gets its name.
+    """Copy the store while it is used.
 
-    The copy has the rights of the database. The copy of a damaged store is kept as PATH.damaged; the exit code is 1.
+    The copy is what one moment saw, is checked before it gets its name, and has the rights of the database. The copy of
+    a damaged store is kept as PATH.damaged; the exit code is 1.
     """
     with _bar("copying") as progress:
         made = _maintenance(db, app).back_up(path, progress=progress)
@@ -107,10 +108,11 @@ def restore(
     app: which.App = None,
     as_json: which.AsJson = False,
 ) -> None:
-    """Put a backup in the place of the store. Refused while a live worker uses it; what is replaced is kept.
+    """Put a backup in the place of the store.
 
-    The restored store gets a new id. Tasks that were CLAIMED or RUNNING in the backup are orphans: the next worker that
-    starts decides about them as after a crash. What ran or was sent after the backup is not in it.
+    Refused while a live worker uses it; what is replaced is kept. The restored store gets a new id. Tasks that were
+    CLAIMED or RUNNING in the backup are orphans: the next worker that starts decides about them as after a crash. What
+    ran or was sent after the backup is not in it.
     """
     config = which.config_for(db, app)
     maintenance = maintenance_of(config, patience=which.PATIENCE)

@@ -12,7 +12,7 @@ from everbeat.store.interface import TaskFilter
 
 IDS_AT_ONCE = 500
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="These tasks; or filters instead.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="These tasks; or filters instead.")]
 Statuses = Annotated[
     list[TaskStatus] | None, typer.Option("--status", case_sensitive=False, help="Only these; may be repeated.")
 ]

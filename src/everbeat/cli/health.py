@@ -15,16 +15,16 @@ from everbeat.store.interface import Store
 
 def health(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Name or id of a worker. Default: all of them together.")
+        str | None, typer.Argument(metavar="NAME", help="Name or id of a worker. Default: all of them together.")
     ] = None,
     db: which.Db = None,
     app: which.App = None,
     as_json: which.AsJson = False,
 ) -> None:
-    """Say whether a worker is alive and the store can be written: exit 0 if so, 1 if not, 3 if there is no store.
+    """Say by the exit code whether workers are well.
 
-    With NAME: a worker of that name or id is alive. Without: at least one is, and none is lost (its process gone or
-    silent, and nobody has noticed yet).
+    0 if so, 1 if not or if the store is blocked, 3 if there is no store. With NAME: a worker of that name or id is
+    alive. Without: at least one is, and none is lost (its process gone or silent, and nobody has noticed yet).
     """
     config = which.config_for(db, app)
     with which.existing(config) as store:

@@ -46,7 +46,9 @@ WORDS = {
         done="cancelled",
         ask="Cancel {tasks}?",
         cannot="be cancelled",
-        help="Cancel tasks whose code has not begun (PENDING, CLAIMED): by ids, or by filters.",
+        help="""Cancel tasks whose code has not begun.
+
+    Those are the PENDING and the CLAIMED ones: by ids, or by filters.""",
     ),
     Order.RETRY: Words(
         key="retried",
@@ -54,7 +56,9 @@ WORDS = {
         done="will run again",
         ask="Run {tasks} again?",
         cannot="be retried",
-        help="Let tasks that FAILED, were CANCELLED or EXPIRED run again, with fresh counters: by ids, or by filters.",
+        help="""Run ended tasks again, with fresh counters.
+
+    Those that FAILED, were CANCELLED or EXPIRED: by ids, or by filters. A COMPLETED task is never run again.""",
     ),
     Order.RELEASE: Words(
         key="released",
@@ -62,7 +66,9 @@ WORDS = {
         done="released, and will run again",
         ask="Release {tasks} to run again?",
         cannot="be released from the quarantine",
-        help="Let tasks in quarantine run again, each alone in a process, with fresh counters: by ids, or by filters.",
+        help="""Run tasks of the quarantine again.
+
+    Each alone in a process, with fresh counters: by ids, or by filters.""",
     ),
     Order.DISCARD: Words(
         key="discarded",
@@ -70,7 +76,9 @@ WORDS = {
         done="taken out of the quarantine; FAILED for good",
         ask="Take {tasks} out of the quarantine without another run?",
         cannot="be discarded",
-        help="Take tasks out of the quarantine without another run: they stay FAILED. By ids, or by filters.",
+        help="""Take tasks out of the quarantine, without another run.
+
+    They stay FAILED, and are not listed as quarantined any more: by ids, or by filters.""",
     ),
     Order.REQUEUE: Words(
         key="requeued",
@@ -78,10 +86,11 @@ WORDS = {
         done="queued again",
         ask="Take {tasks} from their owners and queue them again?",
         cannot="be requeued",
-        help="""Take CLAIMED or RUNNING tasks from their owner and queue them again: by ids, or by filters.
+        help="""Take tasks from their owner and queue them again.
 
-    A run that goes on is not stopped by this: until it ends, the task may run twice at once. What the old run brings is
-    refused and kept (`task show`). For workers that died nothing of this is needed: their tasks are recovered.""",
+    CLAIMED and RUNNING ones: by ids, or by filters. A run that goes on is not stopped by this: until it ends, the task
+    may run twice at once. What the old run brings is refused and kept (`task show`). The tasks of a worker that died
+    need none of this: they are recovered.""",
     ),
     Order.FAIL: Words(
         key="failed",
@@ -89,9 +98,10 @@ WORDS = {
         done="failed",
         ask="Fail {tasks}?",
         cannot="be failed",
-        help="""Fail tasks that have not ended, with code FAILED_BY_HAND: by ids, or by filters.
+        help="""Fail tasks that have not ended.
 
-    A run that goes on is not stopped by this; what it brings is refused and kept (`task show`).""",
+    With code FAILED_BY_HAND: by ids, or by filters. A run that goes on is not stopped by this; what it brings is
+    refused and kept (`task show`, `task accept`).""",
     ),
     Order.ERASE: Words(
         key="erased",
@@ -99,10 +109,11 @@ WORDS = {
         done="erased",
         ask="Erase arguments, results and errors of {tasks} for good?",
         cannot="be erased",
-        help="""Blank arguments, result and error texts of ended tasks, also of their attempts and late outcomes.
+        help="""Blank what ended tasks were given, returned and raised.
 
-    The rows and their history stay. The bytes are overwritten in the file; backups made before still have them. An
-    erased task can not be retried.""",
+    Arguments, result and error texts, also of attempts and late outcomes: by ids, or by filters. The rows and their
+    history stay. The bytes are overwritten in the file; backups made before still have them. An erased task can not run
+    again.""",
     ),
     Order.PURGE: Words(
         key="purged",
@@ -110,7 +121,9 @@ WORDS = {
         done="removed",
         ask="Remove {tasks} and their records for good?",
         cannot="be removed",
-        help="Remove ended tasks with their attempts, history and results: by ids, or by filters.",
+        help="""Remove ended tasks with all their records.
+
+    Attempts, history and results go too: by ids, or by filters.""",
     ),
 }
 

@@ -51,9 +51,10 @@ class RecoveryStatus:
 
 
 def recovery_status(db: which.Db = None, app: which.App = None, as_json: which.AsJson = False) -> None:
-    """Show what waits to be recovered, who does it, and how the last recovery ended.
+    """Show what waits to be recovered, and who does it.
 
-    The settings are those of --app, else of the environment and the configuration file here; a worker uses its own.
+    And how the last recovery ended. The settings are those of --app, else of the environment and the configuration file
+    here; a worker uses its own.
     """
     config = which.config_for(db, app)
     with which.existing(config) as store:

@@ -63,7 +63,10 @@ def show(
     app: which.App = None,
     as_json: which.AsJson = False,
 ) -> None:
-    """Show all that is known of a task: its attempts, its history, outcomes that came too late."""
+    """Show all that is known of a task.
+
+    Also its attempts, its history, and outcomes that came too late.
+    """
     with which.existing_store(db, app) as store:
         task = store.get(task_id)
         if task is None:
@@ -239,9 +242,10 @@ def accept(
     app: which.App = None,
     as_json: which.AsJson = False,
 ) -> None:
-    """Take the result that came too late: the task is COMPLETED with it, and not run again.
+    """Take a result that came too late.
 
-    `task show ID` lists what came too late. Of several results the newest is taken.
+    The task is COMPLETED with it and not run again. `task show ID` lists what came too late; of several results the
+    newest is taken.
     """
     with which.existing_store(db, app) as store:
         if not store.accept(task_id, actor=actor()):
