@@ -9,6 +9,7 @@ from tests.conftest import OpenStore
 from tests.contract.test_owning import claimed
 from tests.words import (
     VirtualClock,
+    a_policy,
     a_task,
     abandoned,
     carry_out,
@@ -19,8 +20,10 @@ from tests.words import (
     facts_of,
     failed,
     handed_back,
+    raised,
     recover,
     register,
+    retried,
     settle,
     start,
     status_of,
@@ -33,6 +36,7 @@ from everbeat.model.state import TaskStatus
 from everbeat.model.task import Finished
 from everbeat.store.interface import Store, TaskFilter
 from everbeat.store.moments import moment
+from everbeat.store.verbs.looking import HIDDEN
 
 # -- cancel and another run -------------------------------------------------------------------------------------------
 
@@ -158,6 +162,34 @@ def test_events_are_read_on_from_where_one_stopped(store: Store, clock: VirtualC
     assert [event.id for event in store.events(task_id="a")] == [second.id]
     assert [event.id for event in store.events(limit=1)] == [first.id]
     assert store.events(task_id="a", after=second.id) == []
+
+
+def test_what_a_sensitive_task_said_is_shown_to_its_sender_only(store: Store) -> None:
+    for task_id, policy in (("open", None), ("secret", a_policy(sensitive=True))):
+        enqueue(store, id=task_id, policy=policy)
+        taken = claim_one(store)
+        settle(store, taken, failed(), outcome=raised())
+        settle(store, taken, retried(), outcome=raised())
+
+    def shown(task_id: str) -> set[str | None]:
+        (message, attempts) = facts_of(store, task_id, "error_message", "attempts")
+        late = store.late_outcomes(task_id)
+        assert (len(attempts), len(late)) == (1, 1)
+        return {message, attempts[0].error_message, late[0].error_message, store.tasks(TaskFilter())[0].error_message}
+
+    assert shown("open") == {"it broke", HIDDEN}  # the newest of the list is the secret one
+    assert shown("secret") == {HIDDEN}
+    end = store.finished("secret")
+    assert end is not None
+    assert end.error is not None
+    assert end.error.message == "it broke"
+
+
+def test_our_own_words_about_a_sensitive_task_are_shown(store: Store) -> None:
+    enqueue(store, id="a", policy=a_policy(sensitive=True))
+    recover(store, claim_one(store), abandoned())
+
+    assert facts_of(store, "a", "error_message") == ("its worker died",)
 
 
 # -- waiting ----------------------------------------------------------------------------------------------------------

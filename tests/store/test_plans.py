@@ -52,7 +52,11 @@ PLANS = {
     looking.EVENTS.format(more=" AND task_id = ?"): [
         "SEARCH everbeat_events USING INDEX everbeat_events_task (task_id=? AND rowid>?)"
     ],
-    looking.LATE: ["SEARCH everbeat_late_outcomes USING INDEX everbeat_late_outcomes_task (task_id=?)"],
+    looking.LATE: [
+        "SEARCH everbeat_late_outcomes USING INDEX everbeat_late_outcomes_task (task_id=?)",
+        "CORRELATED SCALAR SUBQUERY 1",
+        "SEARCH t USING INDEX sqlite_autoindex_everbeat_tasks_1 (id=?)",
+    ],
     owning.REQUEUED: ["SEARCH everbeat_history USING INDEX everbeat_history_task (task_id=?)"],
     counting.ENDED: ["SCAN everbeat_tasks USING COVERING INDEX everbeat_tasks_ended"],
     counting.READY: [f"SCAN everbeat_tasks USING INDEX {READY}"],

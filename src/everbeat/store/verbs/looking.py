@@ -1,4 +1,8 @@
-"""The read side: tasks, results, counts, events, as people and handles ask for them."""
+"""The read side: tasks, results, counts, events, as people and handles ask for them.
+
+What the code of a sensitive task said in its errors and its progress may hold what it was given, so it is not shown
+(PROTOCOL 41). Only `finished`, which is for the sender of the task, has it.
+"""
 
 import json
 from collections.abc import Iterator
@@ -6,8 +10,9 @@ from datetime import datetime
 from typing import Any
 
 from everbeat.model.event import EventInfo
+from everbeat.model.order import FAILED_BY_HAND, REQUEUED_BY_HAND
 from everbeat.model.state import TaskStatus
-from everbeat.model.task import AttemptInfo, Finished, HistoryEntry, LateOutcome, TaskError, TaskInfo
+from everbeat.model.task import AttemptInfo, Finished, HistoryEntry, LateOutcome, TaskError, TaskInfo, TaskPolicy
 from everbeat.store.interface import TaskFilter
 from everbeat.store.moments import micros, moment, moment_or_none
 from everbeat.store.transaction import Row, Transaction
@@ -15,8 +20,15 @@ from everbeat.store.transaction import Row, Transaction
 TASK = """
 SELECT id, name, queue, status, priority, attempt, max_attempts, crash_count, lost_count, fence, worker_id, created_at,
        run_at, started_at, finished_at, error_code, error_message, waiting_for, quarantined, due_at, progress,
-       (SELECT paused FROM everbeat_queues q WHERE q.name = everbeat_tasks.queue)
+       (SELECT paused FROM everbeat_queues q WHERE q.name = everbeat_tasks.queue), policy
   FROM everbeat_tasks"""
+
+HIDDEN = "(not shown: the task is sensitive)"
+OURS = frozenset(
+    {"WORKER_CRASHED", "WORKER_STOPPED", "NEIGHBOUR_CRASHED", "LEASE_LOST", "TASK_TIMEOUT", "UNKNOWN_TASK",
+     FAILED_BY_HAND, REQUEUED_BY_HAND}
+)  # fmt: skip
+"""Codes whose messages are our own words."""
 
 ATTEMPTS = """
 SELECT attempt, outcome, error_code, error_message, worker_id, hostname, pid, started_at, finished_at, will_retry
@@ -28,7 +40,8 @@ SELECT at, actor, change, old_status, new_status, reason, attempt, fence, worker
 
 # everbeat_late_outcomes_task
 LATE = """
-SELECT at, attempt, fence, worker_id, found_status, found_fence, result IS NOT NULL, error_code, error_message
+SELECT at, attempt, fence, worker_id, found_status, found_fence, result IS NOT NULL, error_code, error_message,
+       (SELECT policy FROM everbeat_tasks t WHERE t.id = task_id)
   FROM everbeat_late_outcomes WHERE task_id = ? ORDER BY id"""
 
 FINISHED = "SELECT status, attempt, result, error_code, error_message, error FROM everbeat_tasks WHERE id = ?"
@@ -45,7 +58,7 @@ def get(tx: Transaction, task_id: str, *, full: bool) -> TaskInfo | None:
         return _info(row)
     return _info(
         row,
-        attempts=[_attempt(found) for found in tx.rows(ATTEMPTS, (task_id,))],
+        attempts=[_attempt(found, row[22]) for found in tx.rows(ATTEMPTS, (task_id,))],
         history=[_entry(found) for found in tx.rows(HISTORY, (task_id,))],
     )
 
@@ -54,7 +67,7 @@ def late_outcomes(tx: Transaction, task_id: str) -> list[LateOutcome]:
     return [
         LateOutcome(
             at=moment(row[0]), attempt=row[1], fence=row[2], worker_id=row[3], found_status=row[4], found_fence=row[5],
-            has_result=bool(row[6]), error_code=row[7], error_message=row[8],
+            has_result=bool(row[6]), error_code=row[7], error_message=_message(row[7], row[8], row[9]),
         )
         for row in tx.rows(LATE, (task_id,))
     ]  # fmt: skip
@@ -106,9 +119,9 @@ def _info(row: Row, attempts: list[AttemptInfo] | None = None, history: list[His
         id=row[0], name=row[1], queue=row[2], status=TaskStatus(row[3]), priority=row[4], attempt=row[5],
         max_attempts=row[6], crash_count=row[7], lost_count=row[8], fence=row[9], worker_id=row[10],
         created_at=moment(row[11]), run_at=moment(row[12]), started_at=moment_or_none(row[13]),
-        finished_at=moment_or_none(row[14]), error_code=row[15], error_message=row[16],
+        finished_at=moment_or_none(row[14]), error_code=row[15], error_message=_message(row[15], row[16], row[22]),
         waiting_for=row[17] or _waiting_for(row), quarantined=bool(row[18]),
-        progress=json.loads(row[20]) if row[20] else None, attempts=attempts or [], history=history or [],
+        progress=_progress(row[20], row[22]), attempts=attempts or [], history=history or [],
     )  # fmt: skip
 
 
@@ -121,10 +134,23 @@ def _waiting_for(row: Row) -> str | None:
     return "a free slot" if row[19] is None else f"its time, {moment(row[19]):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _attempt(row: Row) -> AttemptInfo:
+def _message(code: str | None, message: str | None, policy: str | None) -> str | None:
+    is_shown = message is None or code in OURS or not TaskPolicy.load(policy).sensitive
+    return message if is_shown else HIDDEN
+
+
+def _progress(stored: str | None, policy: str | None) -> dict[str, Any] | None:
+    said: dict[str, Any] | None = json.loads(stored) if stored else None
+    if said and said.get("note") is not None and TaskPolicy.load(policy).sensitive:
+        return said | {"note": HIDDEN}
+    return said
+
+
+def _attempt(row: Row, policy: str | None) -> AttemptInfo:
     return AttemptInfo(
-        attempt=row[0], outcome=row[1], error_code=row[2], error_message=row[3], worker_id=row[4], hostname=row[5],
-        pid=row[6], started_at=moment_or_none(row[7]), finished_at=moment(row[8]), will_retry=bool(row[9]),
+        attempt=row[0], outcome=row[1], error_code=row[2], error_message=_message(row[2], row[3], policy),
+        worker_id=row[4], hostname=row[5], pid=row[6], started_at=moment_or_none(row[7]), finished_at=moment(row[8]),
+        will_retry=bool(row[9]),
     )  # fmt: skip
 
 
