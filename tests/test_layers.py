@@ -14,7 +14,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 MAY_IMPORT = {
     "model": {"model"},
     "decide": {"decide", "model"},
-    "store": {"store", "decide", "model", "config", "clock", "crashpoint", "errors"},
+    "store": {"store", "decide", "model", "config", "clock", "crashpoint", "errors", "private"},
     "config": {"config", "model", "errors", "ids"},
     "report": {"report", "store", "model", "errors", "decide"},
     "run": {

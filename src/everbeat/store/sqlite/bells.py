@@ -25,6 +25,7 @@ from collections.abc import Callable, Set
 from contextlib import suppress
 from pathlib import Path
 
+from everbeat import private
 from everbeat.errors import StoreUnavailable
 
 SETTLED_NS = 50_000_000
@@ -110,8 +111,7 @@ class Ringer:
         was_open = name in self._fds
         try:
             if not was_open:
-                path = self._directory / name
-                self._fds[name] = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+                self._fds[name] = private.open_pipe(self._directory / name, os.O_WRONLY)
             os.write(self._fds[name], b"!")
         except BlockingIOError:
             return True
