@@ -30,6 +30,7 @@ MAY_IMPORT = {
         "errors",
         "hooks",
         "ids",
+        "private",
     },
 }
 IMPURE = {"time", "random", "secrets", "os", "threading", "sqlite3", "logging", "socket", "subprocess", "asyncio"}

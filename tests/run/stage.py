@@ -263,14 +263,15 @@ class SimulatedWorker:
 
 class Stage:
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        self._path = directory / "stage.db"
         self.clock = VirtualClock()
         self.count = 0
         self._stores: list[SQLiteStore] = []
         self.store, _ = self.open_line()
+        self.directory = self.store.state_directory
 
     def open_line(self) -> tuple[SQLiteStore, Line]:
-        store = SQLiteStore(self.directory / "stage.db", durability="normal", clock=self.clock, patience=2.0)
+        store = SQLiteStore(self._path, durability="normal", clock=self.clock, patience=2.0)
         self._stores.append(store)
         return store, Line(store.database)
 

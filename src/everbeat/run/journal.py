@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from everbeat import private
 from everbeat.run.wire import InterruptKind
 
 DEFAULT_ENTRIES = 4096
@@ -81,7 +82,7 @@ class Journal:
         """Make a worker's journal. `slots` counts the children that may live at once, `entries` dispatched tasks."""
         path = cls.path_of(directory, worker_id)
         size = _HEADER_BYTES + slots * _SLOT_WORDS * _WORD + entries * _ENTRY.size
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fd = private.create_file(path)
         try:
             os.posix_fallocate(fd, 0, size)  # a hole would turn a full disk into SIGBUS in a child
             memory = mmap.mmap(fd, size)
@@ -94,7 +95,7 @@ class Journal:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Map a journal that the supervisor made."""
-        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = private.open_file(path, os.O_RDWR, owners=())
         try:
             memory = mmap.mmap(fd, 0)
         finally:
@@ -106,9 +107,9 @@ class Journal:
     def read(path: Path) -> JournalFacts | None:
         """What a journal says, read as a plain file by somebody else. None if it can not be believed."""
         try:
-            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            with open(private.open_file(path, os.O_RDONLY, owners=()), "rb") as file:
                 content = file.read()
-        except OSError:
+        except (OSError, ValueError):
             return None
         if len(content) < _HEADER_BYTES:
             return None

@@ -22,6 +22,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
+from everbeat import private
 from everbeat.model.worker import Host, LockIdentity
 
 _MAX_CONTENT = 4096
@@ -77,12 +78,16 @@ class WorkerLock:
         self.identity = LockIdentity(path=str(path), device=found.st_dev, inode=found.st_ino)
         _mine.add((found.st_dev, found.st_ino))
 
+    @staticmethod
+    def path_of(directory: Path, worker_id: str) -> Path:
+        return directory / f"worker-{worker_id.replace('/', '_')}.lock"
+
     @classmethod
     def create(cls, directory: Path, worker_id: str) -> Self:
         """Make the file and lock it. Do this before the worker's row is inserted."""
-        path = directory / f"worker-{worker_id.replace('/', '_')}.lock"
+        path = cls.path_of(directory, worker_id)
         while True:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fd = private.create_file(path)
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)  # waits for somebody who took it for a leftover just now
                 if _is_at(path, os.fstat(fd)):
@@ -107,7 +112,7 @@ class WorkerLock:
 
 def lock_child_byte(path: Path, slot: int) -> int:
     """Lock a child's byte in its worker's file. The fd must stay open for as long as the child lives."""
-    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = private.open_file(path, os.O_RDWR, owners=())
     fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1 + slot)
     found = os.fstat(fd)
     _mine.add((found.st_dev, found.st_ino))
@@ -126,8 +131,8 @@ def probe(lock: LockIdentity, worker_id: str, host: Host, me: Host) -> tuple[Liv
         if (found.st_dev, found.st_ino) in _mine:
             return Liveness.UNKNOWN, f"lock file {lock.path} belongs to another worker, which runs in this process"
         fd = os.open(lock.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        return Liveness.UNKNOWN, f"lock file {lock.path}: {error.strerror}"
+    except (OSError, ValueError) as error:  # a row may name what can be no path
+        return Liveness.UNKNOWN, f"lock file {lock.path}: {getattr(error, 'strerror', error)}"
     try:
         doubt = _doubt(fd, lock, worker_id, host)
         if doubt:
@@ -154,7 +159,7 @@ def workers_in(directory: Path) -> Iterator[tuple[int, int]]:
             found = os.lstat(path)
             if (found.st_dev, found.st_ino) in _mine:
                 continue
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            fd = private.open_file(path, os.O_RDONLY, owners=())
         except OSError:
             continue
         try:
@@ -163,8 +168,9 @@ def workers_in(directory: Path) -> Iterator[tuple[int, int]]:
             continue
         finally:
             os.close(fd)
-        if holder is not None:
-            yield said.get("pid"), said.get("pid_started")
+        match said:
+            case {"pid": int(pid), "pid_started": int(started)} if holder is not None:
+                yield pid, started
 
 
 @contextmanager

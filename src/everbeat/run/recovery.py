@@ -31,7 +31,7 @@ from everbeat.model.task import Claim, TaskPolicy
 from everbeat.model.worker import Host, WorkerInfo, WorkerStatus
 from everbeat.run.journal import Journal
 from everbeat.run.leftovers import remove_leftovers
-from everbeat.run.lockfile import Liveness, probe
+from everbeat.run.lockfile import Liveness, WorkerLock, probe
 from everbeat.store.interface import Store
 from everbeat.store.moments import moment
 
@@ -124,15 +124,16 @@ class Recovery:
 
     def tidy(self) -> None:
         """Remove the lock and journal of workers that are gone and own nothing, or that never came into the store. The
-        journal first: while there is a lock, somebody comes back for the rest."""
+        journal first: while there is a lock, somebody comes back for the rest. By name and only here: a row that others
+        can write must not say what we remove."""
+        directory = self._store.state_directory
         for worker in self._store.workers():
             is_done = worker.status is not WorkerStatus.ALIVE and not worker.held and worker.lock.path
             if is_done and self._proof(worker):
-                lock = Path(worker.lock.path)
-                with suppress(OSError):  # another user's
-                    Journal.path_of(lock.parent, worker.id).unlink(missing_ok=True)
-                    lock.unlink(missing_ok=True)
-        remove_leftovers(self._store.state_directory, self._is_known)
+                with suppress(OSError, ValueError):  # another user's, or a name that can be no file's
+                    Journal.path_of(directory, worker.id).unlink(missing_ok=True)
+                    WorkerLock.path_of(directory, worker.id).unlink(missing_ok=True)
+        remove_leftovers(directory, self._is_known)
 
     def _is_known(self, worker_id: str) -> bool:
         return any(worker.id == worker_id for worker in self._store.workers())
