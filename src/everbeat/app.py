@@ -22,8 +22,9 @@ from everbeat.handle import TaskHandle
 from everbeat.hooks import AroundTask, ChildHook, Hooks, as_manager, require_child_hook
 from everbeat.ids import module_name, name_problem, new_id
 from everbeat.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, CrashAction
+from everbeat.options import priority_problem
 from everbeat.payload import decode_plain
-from everbeat.task import AsyncTask, SyncTask, Task, TaskSettings, priority_problem
+from everbeat.task import AsyncTask, SyncTask, Task, TaskSettings
 
 if TYPE_CHECKING:
     from everbeat.inprocess import Testing

@@ -16,6 +16,8 @@ from everbeat.model.state import TaskStatus
 from everbeat.model.task import Finished, TaskInfo
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from everbeat.app import Everbeat
 
 R = TypeVar("R")
@@ -27,13 +29,21 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
 
 class TaskHandle(Generic[R]):
-    __slots__ = ("_app", "_decode", "created", "id")
+    __slots__ = ("_app", "_decode", "_sent_on", "created", "id")
 
     def __init__(
-        self, app: "Everbeat", task_id: str, decode: Callable[[bytes | None], Any] | None, *, created: bool
+        self,
+        app: "Everbeat",
+        task_id: str,
+        decode: Callable[[bytes | None], Any] | None,
+        *,
+        created: bool,
+        sent_on: "sqlite3.Connection | None" = None,
     ) -> None:
         self._app = app
         self._decode = decode
+        self._sent_on = sent_on
+        """The user's connection whose transaction it was sent in."""
         self.id = task_id
         self.created = created
         """This call stored the task. False: it was there before, or the handle was made from an id."""
@@ -64,8 +74,10 @@ class TaskHandle(Generic[R]):
     def result(self, timeout: Seconds | None = None) -> R:
         """What the task returned. None waits without limit, 0 does not wait.
 
-        Raises TaskFailed, TaskCancelled, TaskExpired, ResultTimeout or TaskNotFound.
+        Raises TaskFailed, TaskCancelled, TaskExpired, ResultTimeout or TaskNotFound; and RuntimeError inside the open
+        transaction that the task was sent in, which it would wait for without end.
         """
+        self._require_committed()
         patience = Patience(self.id, timeout)
         while True:
             try:
@@ -78,6 +90,7 @@ class TaskHandle(Generic[R]):
 
     async def aresult(self, timeout: Seconds | None = None) -> R:
         """`result`, without holding a thread while it waits."""
+        self._require_committed()
         patience = Patience(self.id, timeout)
         while True:
             try:
@@ -97,6 +110,22 @@ class TaskHandle(Generic[R]):
 
     async def acancel(self) -> bool:
         return await asyncio.to_thread(self.cancel)
+
+    def _require_committed(self) -> None:
+        if self._sent_on is None:
+            return
+        import sqlite3  # lazily: few handles come from a connection
+
+        try:
+            is_open = self._sent_on.in_transaction
+        except sqlite3.ProgrammingError:  # it was closed, or belongs to another thread
+            is_open = False
+        if is_open:
+            raise RuntimeError(
+                f"task {self.id} was sent in a transaction that is still open, so no worker can see it. "
+                f"Commit before waiting for its result."
+            )
+        self._sent_on = None
 
     def _look(self, *, full: bool) -> TaskInfo:
         store = self._app.store

@@ -83,6 +83,10 @@ class ThrowawayStore(SQLiteStore):
         self.worker.run_ready(retries=True)
         return stored
 
+    def enqueue_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Enqueued]:
+        """The connection is to the real store, and so not part of the test."""
+        return self.enqueue(tasks)
+
     def wait(self, task_id: str, timeout: float | None) -> Finished | None:
         """What is not finished by running all that is ready will not be by waiting, unless another thread runs it."""
         if self.finished(task_id) is None:

@@ -7,30 +7,28 @@ Every argument is encoded and checked before anything is stored, so one bad call
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from everbeat.config.checks import Seconds, in_seconds, to_seconds, whole
+from everbeat.config.checks import Seconds, whole
 from everbeat.errors import PayloadError, StoreUnavailable, TaskConflict
 from everbeat.handle import TaskHandle
-from everbeat.ids import key_problem, name_problem
+from everbeat.ids import name_problem
 from everbeat.model.task import Enqueued, NewTask, TaskKind, TaskPolicy
+from everbeat.options import PLAIN, SendOptions, raise_if
 from everbeat.payload import Payload
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from everbeat.app import Everbeat
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
-LONGEST_DELAY_SECONDS = 100 * 366 * 86_400
 LARGEST_BATCH = 1_000_000
-PRIORITIES = range(1, 101)
 
 
 class Call(Generic[P]):
@@ -43,44 +41,6 @@ class Call(Generic[P]):
         self.kwargs = kwargs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendOptions:
-    """When, where and as what a task is sent. Checked when made; None means the task's own setting."""
-
-    delay: Seconds | None = None
-    run_at: datetime | None = None
-    priority: int | None = None
-    queue: str | None = None
-    unique_key: str | None = None
-    id: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.delay is not None and self.run_at is not None:
-            raise ValueError("give either delay or run_at, not both")
-        if self.delay is not None:
-            _require_delay(self.delay)
-        if self.run_at is not None:
-            _require_aware(self.run_at)
-        if self.priority is not None:
-            _raise_if(priority_problem(self.priority))
-        if self.queue is not None:
-            _raise_if(name_problem(self.queue, "queue"))
-        if self.unique_key is not None:
-            _raise_if(key_problem(self.unique_key, "unique_key"))
-        if self.id is not None:
-            _raise_if(name_problem(self.id, "id"))
-
-    @property
-    def delay_us(self) -> int | None:
-        if self.delay is None:
-            return None
-        return round(to_seconds(self.delay) * 1_000_000)
-
-    @property
-    def run_at_us(self) -> int | None:
-        return None if self.run_at is None else (self.run_at - EPOCH) // MICROSECOND
-
-
 class Sendable(Generic[P, R]):
     """The four ways to send a call: one or many, blocking or awaited."""
 
@@ -89,12 +49,15 @@ class Sendable(Generic[P, R]):
     def _send(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
         raise NotImplementedError
 
+    async def _asend(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
+        return await asyncio.to_thread(self._send, calls, batch_size)
+
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Store a call of the task. When this returns, the task is safe."""
         return self._send((Call(*args, **kwargs),))[0]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
-        return (await asyncio.to_thread(self._send, (Call(*args, **kwargs),)))[0]
+        return (await self._asend((Call(*args, **kwargs),)))[0]
 
     def enqueue_many(
         self, calls: Iterable[tuple[Any, ...] | Call[P]], batch_size: int | None = None
@@ -108,7 +71,7 @@ class Sendable(Generic[P, R]):
     async def aenqueue_many(
         self, calls: Iterable[tuple[Any, ...] | Call[P]], batch_size: int | None = None
     ) -> list[TaskHandle[R]]:
-        return await asyncio.to_thread(self._send, _as_calls(calls), batch_size)
+        return await self._asend(_as_calls(calls), batch_size)
 
     def args(self, *args: P.args, **kwargs: P.kwargs) -> Call[P]:
         """Arguments for `enqueue_many`, typed like the function."""
@@ -126,6 +89,11 @@ class Sender(Sendable[P, R]):
 
     def _send(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
         return self._task.send(calls, self._options, batch_size)
+
+    async def _asend(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
+        if self._options.connection is not None:  # which belongs to this thread
+            return self._send(calls, batch_size)
+        return await asyncio.to_thread(self._send, calls, batch_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,21 +144,29 @@ class Task(Sendable[P, R]):
         priority: int | None = None,
         queue: str | None = None,
         unique_key: str | None = None,
+        exclusive_key: str | None = None,
+        good_until: datetime | None = None,
         id: str | None = None,
+        connection: "sqlite3.Connection | None" = None,
     ) -> Sender[P, R]:
-        """The same task, sent later, elsewhere, under a given id or key. ValueError for what can not be.
+        """The same task, sent later, elsewhere, under a key or a given id. ValueError for what can not be.
 
-        With `unique_key`, no second task of this name and key is stored while one of them has not ended: the handle is
-        that one's, and its `created` is False.
+        `unique_key`: while a task of this name and key has not ended no second one is stored; the handle is that one's,
+        and its `created` is False. `exclusive_key`: no two of any name run at once.
+        `good_until`: EXPIRED if it has not started by then. `connection`: part of the transaction on your own
+        connection to the store's file, stored when you commit.
         """
         return Sender(
             self,
-            SendOptions(delay=delay, run_at=run_at, priority=priority, queue=queue, unique_key=unique_key, id=id),
-        )
+            SendOptions(
+                delay=delay, run_at=run_at, priority=priority, queue=queue, unique_key=unique_key,
+                exclusive_key=exclusive_key, good_until=good_until, id=id, connection=connection,
+            ),
+        )  # fmt: skip
 
     def handle(self, task_id: str) -> TaskHandle[R]:
         """The handle of a task sent earlier. TaskNotFound at its first use if there is none."""
-        _raise_if(name_problem(task_id, "id"))
+        raise_if(name_problem(task_id, "id"))
         return TaskHandle(self._app, task_id, self.payload.decode_result, created=False)
 
     def read_args(self, args: Sequence[Any] | Mapping[str, Any]) -> Call[P]:
@@ -212,7 +188,7 @@ class Task(Sendable[P, R]):
         return self.send(calls, PLAIN, batch_size)
 
     def send(self, calls: Sequence[Call[Any]], options: SendOptions, batch_size: int | None) -> list[TaskHandle[R]]:
-        _raise_if(whole("batch_size", batch_size, 1, LARGEST_BATCH, optional=True))
+        raise_if(whole("batch_size", batch_size, 1, LARGEST_BATCH, optional=True))
         if options.id is not None and len(calls) > 1:
             raise ValueError(f"id {options.id!r} can not be given to {len(calls)} tasks; enqueue them one by one")
         ids = [options.id] if options.id is not None else self._app.make_ids(len(calls))
@@ -225,8 +201,12 @@ class Task(Sendable[P, R]):
             unique_key=options.unique_key,
             delay_us=options.delay_us,
             run_at=options.run_at_us,
+            exclusive_key=options.exclusive_key,
+            good_until=options.good_until_us,
         )
         tasks = [NewTask(task_id, args, kind) for task_id, args in zip(ids, self._encoded(calls), strict=True)]
+        if options.connection is not None:
+            return self._handles_of(self._app.store.enqueue_on(options.connection, tasks), options.connection)
         size = batch_size or len(tasks) or 1
         handles: list[TaskHandle[R]] = []
         for start in range(0, len(tasks), size):
@@ -247,12 +227,14 @@ class Task(Sendable[P, R]):
             except TypeError as error:
                 raise error if len(calls) == 1 else TypeError(f"call {index}: {error}") from error
 
-    def _handles_of(self, stored: Sequence[Enqueued]) -> list[TaskHandle[R]]:
+    def _handles_of(
+        self, stored: Sequence[Enqueued], connection: "sqlite3.Connection | None" = None
+    ) -> list[TaskHandle[R]]:
         conflict = next((row for row in stored if row.conflict), None)
         if conflict is not None:
             raise TaskConflict(conflict.id)
         app, decode = self._app, self.payload.decode_result
-        return [TaskHandle(app, task_id, decode, created=created) for task_id, created, _ in stored]
+        return [TaskHandle(app, task_id, decode, created=created, sent_on=connection) for task_id, created, _ in stored]
 
 
 class SyncTask(Task[P, R]):
@@ -269,15 +251,6 @@ class AsyncTask(Task[P, R]):
         return coroutine
 
 
-PLAIN = SendOptions()
-
-
-def priority_problem(value: object) -> str | None:
-    if isinstance(value, int) and not isinstance(value, bool) and value in PRIORITIES:
-        return None
-    return f"priority must be a whole number from 1 (first) to 100 (last), not {value!r}"
-
-
 def _as_calls(calls: Iterable[Any]) -> list[Call[Any]]:
     return [_as_call(call, index) for index, call in enumerate(calls)]
 
@@ -289,26 +262,3 @@ def _as_call(call: Any, index: int) -> Call[Any]:
         return Call(*call)
     kind = type(call).__name__
     raise TypeError(f"call {index} must be a tuple of arguments such as (1, 2), or task.args(...), not {kind}")
-
-
-def _require_delay(delay: Seconds) -> None:
-    seconds = in_seconds(delay)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
-        raise ValueError(f"delay must be a number of seconds or a timedelta, not {delay!r}")
-    if not 0 <= seconds <= LONGEST_DELAY_SECONDS:
-        raise ValueError(f"delay must be from 0 to {LONGEST_DELAY_SECONDS} seconds, not {delay!r}")
-
-
-def _require_aware(moment: datetime) -> None:
-    if not isinstance(moment, datetime):
-        raise ValueError(f"run_at must be a datetime with a time zone, not {moment!r}; for seconds from now use delay")
-    if moment.utcoffset() is None:
-        raise ValueError(
-            f"run_at {moment.isoformat()} has no time zone, so it is not known which moment it means; "
-            f"use datetime.now(UTC) + ..., or .astimezone()"
-        )
-
-
-def _raise_if(problem: str | None) -> None:
-    if problem is not None:
-        raise ValueError(problem)

@@ -13,6 +13,8 @@ from everbeat import ConfigError, Everbeat, PayloadError, RetryPolicy, StoreUnav
 from everbeat.model.task import TaskPolicy
 from everbeat.store.interface import TaskFilter
 
+LATER = datetime(2030, 1, 1, tzinfo=UTC)
+
 
 @pytest.fixture
 def add(app: Everbeat) -> Any:
@@ -160,6 +162,10 @@ def test_a_lambda_needs_a_name(app: Everbeat) -> None:
         ({"unique_key": "x" * 513}, "1 to 512"),
         ({"id": ""}, "id '' is not valid"),
         ({"id": "x" * 129}, "is not valid"),
+        ({"exclusive_key": "a\nb"}, "exclusive_key .* is not valid"),
+        ({"good_until": datetime(2030, 1, 1)}, "good_until .* has no time zone"),  # noqa: DTZ001
+        ({"good_until": 60}, "good_until must be a datetime"),
+        ({"run_at": LATER, "good_until": LATER}, "could never run"),
     ],
 )
 def test_an_option_that_can_not_be_is_a_value_error(add: Any, options: dict[str, Any], words: str) -> None:
@@ -167,10 +173,9 @@ def test_an_option_that_can_not_be_is_a_value_error(add: Any, options: dict[str,
         add.options(**options)
 
 
-def test_options_of_later_versions_are_not_swallowed(add: Any) -> None:
-    for name in ("exclusive_key", "good_until", "connection"):
-        with pytest.raises(TypeError, match=name):
-            add.options(**{name: "x"})
+def test_an_unknown_option_of_a_sending_is_refused(add: Any) -> None:
+    with pytest.raises(TypeError, match="retries"):
+        add.options(retries=5)
 
 
 # -- sending ----------------------------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ from everbeat.ids import new_id
 from everbeat.model.order import Order
 from everbeat.model.state import Change, TaskStatus, sources
 from everbeat.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, LateOutcome, NewTask, TaskInfo, TaskKind
+from everbeat.options import SendOptions
 from everbeat.report.text import Column, ago, fields, plain, stamp
 from everbeat.store.interface import Store
-from everbeat.task import SendOptions
 
 app = typer.Typer(help="Look at tasks, send them, give orders about them.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -88,6 +88,8 @@ class TaskKind(NamedTuple):
     """Of the tasks of one name that have it, at most one has not ended."""
     delay_us: int | None = None
     run_at: int | None = None
+    exclusive_key: str | None = None
+    good_until: int | None = None
 
 
 class NewTask(NamedTuple):

@@ -240,6 +240,10 @@ class Store(Site, Protocol):
     def enqueue(self, tasks: Sequence[NewTask]) -> list[Enqueued]:
         """Store all or none, durably, and wake a worker. Calls from several threads share commits."""
 
+    def enqueue_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Enqueued]:
+        """Store all or none in the transaction on the user's own connection (PROTOCOL 36). ValueError if it is none of
+        this store, or no transaction can be open on it; TaskConflict if an id is taken."""
+
     # -- the life of a worker ---------------------------------------------------------------------------------------
 
     def register(self, worker: NewWorker) -> None: ...

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, assert_type
 
 from everbeat import (
@@ -94,6 +94,8 @@ if TYPE_CHECKING:
     assert_type(add.options(delay=60, priority=1, queue="q", id="x").enqueue(1), TaskHandle[int])
     assert_type(add.options(delay=60).enqueue_many([(1, 2)]), list[TaskHandle[int]])
     call: Call[[int, int]] = add.options(delay=60).args(1, b=2)
+    keyed = add.options(unique_key="x", exclusive_key="db:prod", good_until=datetime.now(UTC), connection=None)
+    assert_type(keyed.enqueue(1), TaskHandle[int])
     assert_type(send_mail.options(delay=timedelta(hours=1)).enqueue("bob"), TaskHandle[bool])
 
     # Every kind of parameter is kept.

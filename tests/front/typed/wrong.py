@@ -36,6 +36,9 @@ send_mail.enqueue(5)  # wrong
 add.options(retries=5)  # wrong
 add.options(delay="60")  # wrong
 add.options(run_at=5)  # wrong
+add.options(unique_key=5)  # wrong
+add.options(good_until=5)  # wrong
+add.options(connection="jobs.db")  # wrong
 add.options(priority="high")  # wrong
 app.task(retries=5)  # wrong
 app.task(on_crash="explode")  # wrong

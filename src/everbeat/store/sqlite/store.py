@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from everbeat.model.state import TaskStatus, target
 from everbeat.model.task import Claim, Enqueued, Finished, LateOutcome, NewTask, TaskInfo
 from everbeat.model.worker import NewWorker, WorkerInfo, WorkerState
 from everbeat.store.interface import Beat, Flush, Flushed, Held, QueueCount, QueueInfo, StaleTask, TaskFilter
-from everbeat.store.sqlite import migrate, side
+from everbeat.store.sqlite import borrowed, migrate, side
 from everbeat.store.sqlite.bells import Bell, Ringer, digest
 from everbeat.store.sqlite.connection import REFUSED, Database
 from everbeat.store.sqlite.group import GroupCommit
@@ -110,6 +111,17 @@ class SQLiteStore(SQLiteSite, Keeping):
 
     def enqueue(self, tasks: Sequence[NewTask]) -> list[Enqueued]:
         return self._sending.enqueue(tasks)
+
+    def enqueue_on(self, connection: sqlite3.Connection, tasks: Sequence[NewTask]) -> list[Enqueued]:
+        return borrowed.enqueue_on(
+            connection, tasks, database=self.database, store_id=self._store_id(), clock=self.database.clock
+        )
+
+    def _store_id(self) -> str:
+        """Read each time: a restored store is another one."""
+        with self.database.read() as tx:
+            row = tx.one(borrowed.STORE_ID)
+        return str(row[0]) if row else ""
 
     # -- the life of a worker ---------------------------------------------------------------------------------------
 
