@@ -150,6 +150,7 @@ class InProcessWorker:
     # -- one run ------------------------------------------------------------------------------------------------------
 
     def _claim(self) -> Claim | None:
+        self._store.expire(settle_us=0)
         names = frozenset(self._app.tasks)
         room = Room(sync_names=names, async_names=frozenset(), queues=None, slots={1: 0})
         claims = self._store.flush(Flush(worker_id=WORKER_ID, room=room)).claims

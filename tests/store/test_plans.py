@@ -10,7 +10,18 @@ from tests.words import a_room, a_task, register
 
 from everbeat.store.interface import Flush
 from everbeat.store.sqlite.store import SQLiteStore
-from everbeat.store.verbs import commanding, counting, living, looking, owning, queueing, recovering, retaining, sending
+from everbeat.store.verbs import (
+    commanding,
+    counting,
+    expiring,
+    living,
+    looking,
+    owning,
+    queueing,
+    recovering,
+    retaining,
+    sending,
+)
 
 READY, DUE, OWNED = "everbeat_tasks_ready", "everbeat_tasks_due", "everbeat_tasks_owned"
 BY_SEQ = "SEARCH everbeat_tasks USING INTEGER PRIMARY KEY (rowid=?)"
@@ -43,6 +54,9 @@ PLANS = {
     living.SERVED: ["SCAN everbeat_workers USING INDEX everbeat_workers_alive"],
     living.WORKERS_ALIVE: ["SCAN w USING INDEX everbeat_workers_alive"],
     sending.LAST: ["SEARCH everbeat_tasks"],
+    expiring.NEXT: ["SEARCH everbeat_tasks USING INDEX everbeat_tasks_good (good_until>?)"],
+    expiring.OVER: ["SEARCH everbeat_tasks USING INDEX everbeat_tasks_good (good_until>? AND good_until<?)"],
+    expiring.EXPIRE: [BY_SEQ],
     sending.STORED: [BY_ID],
     sending.HOLDER: ["SEARCH everbeat_tasks USING INDEX everbeat_tasks_unique (name=? AND unique_key=?)"],
     looking.FINISHED: [BY_ID],

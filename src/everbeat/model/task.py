@@ -86,6 +86,8 @@ class TaskKind(NamedTuple):
     policy: str | None = None
     unique_key: str | None = None
     """Of the tasks of one name that have it, at most one has not ended."""
+    good_until: int | None = None
+    """Not started by then, it has expired."""
     delay_us: int | None = None
     run_at: int | None = None
     exclusive_key: str | None = None

@@ -13,6 +13,7 @@ from everbeat.decide.liveness import is_overdue, threshold_us
 from everbeat.errors import StoreUnavailable
 from everbeat.model.worker import WorkerInfo
 from everbeat.report.log import Reporter
+from everbeat.run.expiry import end_expired
 from everbeat.run.recovery import Findings, Recovery
 from everbeat.run.unblock import Unblocker
 from everbeat.store.interface import Store
@@ -68,6 +69,7 @@ class Reaper:
             self._peers = self._store.workers(alive_only=True)
             if report is not None:
                 self._reporter.recovered(report)
+        end_expired(self._store, self._config, self._reporter)
         if is_judge:
             self._recovery.tidy()
         self._version = version

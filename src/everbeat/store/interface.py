@@ -263,6 +263,10 @@ class Store(Site, Protocol):
     def flush(self, flush: Flush) -> Flushed:
         """All of it, or nothing with RowRefused if a row of it can never be written: then ask for it row by row."""
 
+    def expire(self, *, settle_us: int) -> list[str]:
+        """End some of the tasks that were not started while they were good; none for so long after the wall clock was
+        set (PROTOCOL 15). The ids of at most one bite: call it again until there are none."""
+
     # -- recovery ---------------------------------------------------------------------------------------------------
 
     def workers(self, *, alive_only: bool = False) -> list[WorkerInfo]: ...

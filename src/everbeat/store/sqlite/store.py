@@ -30,6 +30,7 @@ from everbeat.store.verbs import (
     carefully,
     commanding,
     counting,
+    expiring,
     living,
     looking,
     owning,
@@ -160,6 +161,17 @@ class SQLiteStore(SQLiteSite, Keeping):
             endings = zip(flushed.settlements, flush.endings, strict=True)
             self._announce_ends((settlement, ending.claim, ending.verdict) for settlement, ending in endings)
         return flushed
+
+    def expire(self, *, settle_us: int) -> list[str]:
+        with self.database.read() as tx:
+            if not expiring.is_due(tx, boot_id=self._boot_id, settle_us=settle_us):
+                return []
+        with self.database.write() as tx:
+            ended = expiring.expire(tx, boot_id=self._boot_id, settle_us=settle_us)
+        if ended:
+            self._ring_waiters(ended)
+            self._ring_workers(None)  # a claim does not look far behind what is in its way
+        return ended
 
     # -- recovery ---------------------------------------------------------------------------------------------------
 

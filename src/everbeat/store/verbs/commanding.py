@@ -41,13 +41,14 @@ KEY_IS_FREE = """
 SAME_KEY = """
 SELECT seq, name, unique_key FROM everbeat_tasks WHERE seq IN ({seqs}) AND unique_key IS NOT NULL ORDER BY seq"""
 
-# Fresh counters: attempt keeps growing because it names runs, so the earlier ones become unbilled.
+# Fresh counters: attempt keeps growing because it names runs, so the earlier ones become unbilled. It is good again,
+# without an end: otherwise it would expire at once.
 REVIVE = """
 UPDATE everbeat_tasks
    SET status = 'PENDING', fence = fence + 1, worker_id = NULL, free_attempts = attempt, crash_count = 0,
        lost_count = 0, dispatch_count = 0, solo = max(solo, quarantined), quarantined = 0, due_at = NULL, run_at = ?,
-       started_at = NULL, finished_at = NULL, waiting_for = NULL, error_code = NULL, error_message = NULL, error = NULL,
-       progress = NULL
+       good_until = NULL, started_at = NULL, finished_at = NULL, waiting_for = NULL,
+       error_code = NULL, error_message = NULL, error = NULL, progress = NULL
  WHERE seq IN ({seqs})"""
 
 # The run that is taken away is not billed: who asks for another one must get it.

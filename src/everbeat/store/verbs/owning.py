@@ -89,8 +89,9 @@ INSERT INTO everbeat_late_outcomes (task_id, fence, attempt, worker_id, at, foun
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 START = """
-UPDATE everbeat_tasks SET status = 'RUNNING', attempt = attempt + 1, started_at = ?
- WHERE seq = ? AND fence = ? AND worker_id = ? AND status = 'CLAIMED'"""
+UPDATE everbeat_tasks SET status = 'RUNNING', attempt = attempt + 1, started_at = :now
+ WHERE seq = :seq AND fence = :fence AND worker_id = :worker_id AND status = 'CLAIMED'
+   AND (good_until IS NULL OR good_until > :now)"""
 
 LAUNCH = """
 UPDATE everbeat_tasks SET status = 'RUNNING', fence = fence + 1, worker_id = ?, attempt = attempt + 1, started_at = ?
@@ -121,7 +122,7 @@ SELECT name FROM everbeat_tasks
 # everbeat_tasks_ready, in claim order, without sorting.
 READY = """
 SELECT priority, seq, id, name, queue, fence, attempt, free_attempts, crash_count, lost_count, dispatch_count, solo,
-       policy, args
+       policy, args, good_until
   FROM everbeat_tasks
  WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name = ?
  ORDER BY priority, seq"""
@@ -316,7 +317,7 @@ def _restarted_after(tx: Transaction, claims: Iterable[Claim]) -> Iterator[float
 
 
 def start(tx: Transaction, worker_id: str, claim: Claim) -> bool:
-    if tx.run(START, (tx.now, claim.seq, claim.fence, worker_id)):
+    if tx.run(START, {"now": tx.now, "seq": claim.seq, "fence": claim.fence, "worker_id": worker_id}):
         return True
     now = tx.one(NOW, (claim.seq,))  # or by this flush, when it was sent before
     return now is not None and (now[0], now[1], now[4]) == (TaskStatus.RUNNING, claim.fence, worker_id)
@@ -355,10 +356,7 @@ def admitted(tx: Transaction, room: Room) -> Iterator[tuple[Row, int]]:
     heapq.heapify(heads)
     while heads:
         row, kind = heads[0]
-        policy = TaskPolicy.load(row[12])
-        answer, slot = room.offer(
-            row[3], solo=bool(row[11]), alone=policy.timeout is not None, isolated=policy.isolated
-        )
+        answer, slot = _offer(room, row, tx.now)
         if answer is Answer.TAKE:
             yield row, slot
         elif answer is Answer.PASS:
@@ -370,6 +368,13 @@ def admitted(tx: Transaction, room: Room) -> Iterator[tuple[Row, int]]:
             heapq.heappop(heads)
         else:
             heapq.heapreplace(heads, (following, kind))
+
+
+def _offer(room: Room, row: Row, now: int) -> tuple[Answer, int]:
+    if row[14] is not None and row[14] <= now:  # past its time: not started, though nobody has ended it yet
+        return Answer.PASS, OWN_PROCESS
+    policy = TaskPolicy.load(row[12])
+    return room.offer(row[3], solo=bool(row[11]), alone=policy.timeout is not None, isolated=policy.isolated)
 
 
 def _kinds(tx: Transaction, room: Room) -> Iterator[tuple[str, str]]:

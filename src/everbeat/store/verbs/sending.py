@@ -16,7 +16,7 @@ LAST = "SELECT coalesce(max(seq), 0) FROM everbeat_tasks"
 
 # The unique index on id makes a repeated enqueue a no-op: an unanswered one may be sent again. Many rows in one
 # statement that share the values of their kind take a third of the time of a statement for each.
-OF_KIND = ("name", "queue", "priority", "max_attempts", "policy", "unique_key")
+OF_KIND = ("name", "queue", "priority", "max_attempts", "policy", "unique_key", "good_until")
 """The first fields of `TaskKind`, stored as they are."""
 COLUMNS = (*OF_KIND, "created_at", "run_at", "due_at")
 SHARED = ", ".join(f"?{number + 1}" for number in range(len(COLUMNS)))

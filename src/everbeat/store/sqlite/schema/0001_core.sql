@@ -30,6 +30,7 @@ CREATE TABLE everbeat_tasks (
     finished_at    INTEGER,
     waiting_for    TEXT,                 -- why a PENDING task is not ready, if not for a time
     unique_key     TEXT,
+    good_until     INTEGER,              -- not started by then, it has expired
     policy         TEXT,
     progress       TEXT,                 -- what the last run says of itself: done, total, note
     error_code     TEXT,
@@ -44,6 +45,8 @@ CREATE INDEX everbeat_tasks_ready ON everbeat_tasks (queue, name, priority, seq)
     WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL;
 CREATE INDEX everbeat_tasks_due ON everbeat_tasks (due_at, queue)
     WHERE status = 'PENDING' AND due_at IS NOT NULL;
+CREATE INDEX everbeat_tasks_good ON everbeat_tasks (good_until)
+    WHERE status = 'PENDING' AND good_until IS NOT NULL;
 CREATE INDEX everbeat_tasks_owned ON everbeat_tasks (worker_id)
     WHERE status IN ('CLAIMED', 'RUNNING');
 -- For counting and for retention: one entry per ended task, added at the end of its group.
@@ -184,6 +187,14 @@ CREATE TABLE everbeat_health (
     boot_id            TEXT    NOT NULL,
     healthy_since_mono INTEGER NOT NULL,
     last_write_mono    INTEGER NOT NULL
+);
+
+-- What the wall clock was when it was last looked at, to see that somebody has set it.
+CREATE TABLE everbeat_clock (
+    id                INTEGER PRIMARY KEY CHECK (id = 1),
+    boot_id           TEXT    NOT NULL,
+    wall_offset       INTEGER NOT NULL,    -- ahead of CLOCK_MONOTONIC by so much
+    steady_since_mono INTEGER NOT NULL
 );
 
 -- Who does what only one worker needs to do. A lease, never a lock: a frozen holder loses it.

@@ -1,0 +1,76 @@
+"""End the tasks that were not started while they were good.
+
+A bite at a time, each a short transaction. `good_until` is wall clock, and a wall clock can be set: after a step of
+more than five seconds nothing is ended for a while (PROTOCOL 15), so that a clock which jumps ahead and is set right
+again has done no harm. Not even then is such a task started: a claim refuses what is past its time.
+"""
+
+from everbeat.model import event
+from everbeat.model.event import Event
+from everbeat.model.state import Change, TaskStatus
+from everbeat.store.transaction import Transaction
+from everbeat.store.verbs.records import Records
+
+BITE = 500
+STEP_US = 5_000_000
+DRIFT_US = 1_000_000
+ALWAYS = -(1 << 62)
+ACTOR = "system/expiry"
+REASON = "it was not started while it was good"
+
+# everbeat_tasks_good
+NEXT = "SELECT min(good_until) FROM everbeat_tasks WHERE status = 'PENDING' AND good_until IS NOT NULL"
+OVER = """
+SELECT seq, fence, id, name, attempt FROM everbeat_tasks
+ WHERE status = 'PENDING' AND good_until IS NOT NULL AND good_until <= ? ORDER BY good_until LIMIT ?"""
+
+# Primary key; a task that somebody has taken meanwhile is left alone.
+EXPIRE = """
+UPDATE everbeat_tasks
+   SET status = 'EXPIRED', fence = fence + 1, finished_at = ?, due_at = NULL, waiting_for = NULL
+ WHERE seq = ? AND fence = ? AND status = 'PENDING'"""
+
+CLOCK = "SELECT wall_offset, steady_since_mono FROM everbeat_clock WHERE id = 1 AND boot_id = ?"
+NOTE = """
+INSERT INTO everbeat_clock (id, boot_id, wall_offset, steady_since_mono) VALUES (1, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE
+   SET boot_id = excluded.boot_id, wall_offset = excluded.wall_offset, steady_since_mono = excluded.steady_since_mono"""
+
+
+def is_due(tx: Transaction, *, boot_id: str, settle_us: int) -> bool:
+    """Whether `expire` has anything to write."""
+    first = tx.one(NEXT)
+    if first is None or first[0] is None:
+        return False
+    since, is_news = _steady_since(tx, boot_id)
+    return is_news or (first[0] <= tx.now and tx.mono - since >= settle_us)
+
+
+def expire(tx: Transaction, *, boot_id: str, settle_us: int) -> list[str]:
+    """The ids of at most one bite."""
+    since, is_news = _steady_since(tx, boot_id)
+    if is_news:
+        tx.run(NOTE, (boot_id, tx.now - tx.mono, since))
+    if tx.mono - since < settle_us:
+        return []
+    over = tx.all(OVER, (tx.now, BITE))
+    tx.many(EXPIRE, [(tx.now, seq, fence) for seq, fence, *_ in over])
+    records = Records(tx)
+    for _, fence, task_id, name, attempt in over:
+        records.history(
+            task_id=task_id, actor=ACTOR, change=Change.EXPIRE, old=TaskStatus.PENDING, new=TaskStatus.EXPIRED,
+            reason=REASON, attempt=attempt, fence=fence, worker_id=None,
+        )  # fmt: skip
+        records.event(Event(name=event.TASK_EXPIRED, task_id=task_id, facts={"name": name, "attempt": attempt}))
+    records.write()
+    return [task_id for _, _, task_id, *_ in over]
+
+
+def _steady_since(tx: Transaction, boot_id: str) -> tuple[int, bool]:
+    """Since when the wall clock has not been set, and whether that is worth noting. A clock that is a little ahead or
+    behind what was noted has drifted, or is being slewed."""
+    noted = tx.one(CLOCK, (boot_id,))
+    if noted is None:
+        return ALWAYS, True
+    off = abs(tx.now - tx.mono - noted[0])
+    return tx.mono if off > STEP_US else noted[1], off > DRIFT_US
