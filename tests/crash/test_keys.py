@@ -1,10 +1,12 @@
 """Times, keys and limits through real workers."""
 
+import json
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.crash.conftest import MakeYard
-from tests.crash.yard import FAST, PATIENCE
+from tests.crash.yard import FAST, PATIENCE, Line, Yard
 
 from everbeat import TaskExpired, TaskStatus
 
@@ -27,3 +29,47 @@ def test_what_was_not_started_in_its_time_expires_while_every_worker_is_busy_and
     assert [yard.status(one) for one in (busy, late, patient)] == ["COMPLETED", "EXPIRED", "COMPLETED"]
     assert not yard.starts(late)
     assert yard.status(late) is TaskStatus.EXPIRED
+
+
+def most_at_once(lines: Iterable[Line]) -> int:
+    """How many runs the ledger shows at the same time, at the most."""
+    running = most = 0
+    for line in sorted(lines, key=lambda line: line.at_ns):
+        running += {"start": 1, "end": -1}.get(line.word, 0)
+        most = max(most, running)
+    return most
+
+
+@pytest.mark.timeout(300)
+def test_four_workers_of_four_slots_run_five_tasks_of_a_queue_at_once_and_never_more(yard: Yard) -> None:
+    limited = {"YARD_QUEUES": json.dumps({"few": {"max_concurrency": 5}})}
+    for _ in range(4):
+        yard.worker(processes=4, environment=limited, ready=False)
+    yard.until(lambda: len(yard.store.workers(alive_only=True)) == 4, "four workers are there")
+    few = [yard.send("work", 0.05, queue="few") for _ in range(100)]
+    others = yard.send_many("work", [(0.01,)] * 100)
+    yard.until_ended([*few, *others])
+
+    ledger = yard.ledger()
+    assert most_at_once(line for line in ledger if line.task_id in set(few)) == 5
+    assert len({yard.task(one).worker_id for one in few}) > 1
+    yard.audit([*few, *others])
+
+
+def test_an_idle_worker_takes_the_place_that_another_one_leaves(yard: Yard) -> None:
+    limited = {"YARD_QUEUES": json.dumps({"few": {"max_concurrency": 1}})}
+    narrow = yard.worker("--queues", "few,other", processes=1, environment=limited)
+    first = yard.send("gated", "first", queue="few")
+    yard.until_started(first)
+    behind = yard.send("gated", "behind", queue="other", priority=1)
+    second = yard.send("quick", queue="few")
+    idle = yard.worker("--queues", "few", processes=1, environment=limited)
+    yard.until(lambda: yard.task(second).waiting_for == "its queue few, which has as many tasks as it may", "it waits")
+
+    yard.open("first")
+    yard.until_ended([second])
+
+    assert yard.task(second).worker_id == idle.id
+    assert yard.until_started(behind).pid in narrow.slots
+    yard.open("behind")
+    yard.until_ended([behind])

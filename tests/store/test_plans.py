@@ -4,10 +4,12 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.words import a_room, a_task, register
 
+from everbeat.model.worker import QueueSetting
 from everbeat.store.interface import Flush
 from everbeat.store.sqlite.store import SQLiteStore
 from everbeat.store.verbs import (
@@ -90,7 +92,10 @@ PLANS = {
         "SEARCH (subquery-1)",
     ],
     counting.QUARANTINED: ["SCAN everbeat_tasks USING INDEX everbeat_tasks_quarantined"],
-    queueing.PAUSED: ["SCAN everbeat_queues"],
+    queueing.LIMITS: ["SCAN everbeat_queues"],
+    queueing.OWNED: ["SEARCH everbeat_tasks USING INDEX everbeat_tasks_counted (queue=?)"],
+    queueing.HAS_READY: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=?)"],
+    queueing.COUNT_THEM: [f"SCAN everbeat_tasks USING INDEX {OWNED}"],
     commanding.FIND: [BY_ID],
     commanding.NEWEST_RESULT: ["SEARCH everbeat_late_outcomes USING INDEX everbeat_late_outcomes_task (task_id=?)"],
     commanding.ACCEPT: [BY_SEQ],
@@ -201,6 +206,21 @@ def test_names_that_nobody_serves_are_leapt_over(store: SQLiteStore) -> None:
     register(store, "w1")
     store.enqueue([a_task(name=f"unknown.{number}") for number in range(LOTS)])
     store.enqueue([a_task(id="mine", name="sub")])
+
+    def flush() -> None:
+        assert [claim.id for claim in store.flush(Flush(worker_id="w1", room=a_room(10))).claims] == ["mine"]
+
+    assert steps(store, flush) <= FEW
+
+
+@pytest.mark.parametrize(
+    "setting", [{"max_concurrency": 5, "paused": False}, {"max_concurrency": None, "paused": True}]
+)
+def test_a_full_or_paused_queue_does_not_slow_the_claims_of_others(store: SQLiteStore, setting: dict[str, Any]) -> None:
+    register(store, "w1", settings=(QueueSetting(name="aaa", **setting),))
+    store.enqueue([a_task(queue="aaa") for _ in range(LOTS)])
+    store.flush(Flush(worker_id="w1", room=a_room(10)))
+    store.enqueue([a_task(id="mine")])
 
     def flush() -> None:
         assert [claim.id for claim in store.flush(Flush(worker_id="w1", room=a_room(10))).claims] == ["mine"]

@@ -24,6 +24,7 @@ Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="A queue needs no de
 class QueueState:
     queue: str
     paused: bool
+    max_concurrency: int | None
     counts: dict[str, int]
     """One entry for each status, also when it is 0."""
     oldest_runnable_at: datetime | None
@@ -61,8 +62,16 @@ def status(db: which.Db = None, app: which.App = None, as_json: which.AsJson = F
 def _show(state: StoreState) -> None:
     now = datetime.now(UTC)
     out.rows(
-        [Column("QUEUE"), *(Column(status, right=True) for status in TaskStatus), Column("OLDEST WAITS SINCE")],
-        [[q.queue, *q.counts.values(), "paused" if q.paused else ago(q.oldest_runnable_at, now)] for q in state.queues],
+        [
+            Column("QUEUE"),
+            *(Column(status, right=True) for status in TaskStatus),
+            Column("LIMIT", right=True),
+            Column("OLDEST WAITS SINCE"),
+        ],
+        [
+            [q.queue, *q.counts.values(), q.max_concurrency, "paused" if q.paused else ago(q.oldest_runnable_at, now)]
+            for q in state.queues
+        ],
         empty="No tasks.",
     )
     out.say(f"\nstore: {clean(state.store)}")
@@ -74,18 +83,20 @@ def _show(state: StoreState) -> None:
 
 
 def _by_queue(counts: Sequence[QueueCount], known: Sequence[QueueInfo], now: datetime) -> list[QueueState]:
-    paused = {queue.name for queue in known if queue.paused}
-    names = sorted({count.queue for count in counts} | paused)
-    return [_state(name, [c for c in counts if c.queue == name], now, is_paused=name in paused) for name in names]
+    settings = {queue.name: queue for queue in known}
+    names = sorted({count.queue for count in counts} | {queue.name for queue in known if queue.paused})
+    return [_state(name, [c for c in counts if c.queue == name], now, settings.get(name)) for name in names]
 
 
-def _state(name: str, counts: Sequence[QueueCount], now: datetime, *, is_paused: bool) -> QueueState:
+def _state(name: str, counts: Sequence[QueueCount], now: datetime, setting: QueueInfo | None) -> QueueState:
+    is_paused = setting is not None and setting.paused
     found = {count.status: count for count in counts}
     pending = found.get(TaskStatus.PENDING)
     oldest = pending.oldest_run_at if pending and not is_paused else None
     return QueueState(
         queue=name,
         paused=is_paused,
+        max_concurrency=None if setting is None else setting.max_concurrency,
         counts={str(status): found[status].count if status in found else 0 for status in TaskStatus},
         oldest_runnable_at=oldest if oldest is not None and oldest <= now else None,
     )
@@ -116,7 +127,8 @@ def _set_paused(queue: str, is_paused: bool, db: str | None, app: str | None, *,
     given.name(queue, "queue")
     with which.existing_store(db, app) as store:
         changed = store.set_paused(queue, is_paused=is_paused, actor=actor())
-        state = _state(queue, [c for c in store.counts() if c.queue == queue], datetime.now(UTC), is_paused=is_paused)
+        setting = next((known for known in store.queues() if known.name == queue), None)
+        state = _state(queue, [c for c in store.counts() if c.queue == queue], datetime.now(UTC), setting)
     waiting, running = state.counts[TaskStatus.PENDING], state.counts[TaskStatus.RUNNING]
     if as_json:
         out.data({"queue": queue, "paused": is_paused, "changed": changed, "counts": state.counts})

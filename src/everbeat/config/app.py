@@ -33,9 +33,12 @@ class QueueConfig:
 
     name: str = field(kw_only=False)
     max_concurrency: int | None = None
-    """How many of its tasks may run at once, in all workers together. None: no limit."""
+    """How many of its tasks may be claimed or running at once, in all workers together. None: no limit. Written by each
+    worker that starts with this configuration, so the newest one counts; left as it is by those that do not name the
+    queue."""
     paused: bool = False
-    """Take tasks, but start none."""
+    """Take tasks, but start none. Left out again, it ends with the next worker that starts; a pause by `everbeat queue
+    pause` does not, it waits for `resume`."""
 
     def __post_init__(self) -> None:
         checks.raise_for(

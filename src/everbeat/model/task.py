@@ -91,7 +91,6 @@ class TaskKind(NamedTuple):
     delay_us: int | None = None
     run_at: int | None = None
     exclusive_key: str | None = None
-    good_until: int | None = None
 
 
 class NewTask(NamedTuple):
@@ -135,6 +134,8 @@ class Claim:
     timeout: float | None = None
     alone: bool = False
     """Nothing may wait behind it in its slot's queue, nor it behind others (PROTOCOL 19)."""
+    counted: bool = False
+    """Its queue has a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

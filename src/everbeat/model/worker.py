@@ -33,6 +33,15 @@ class LockIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSetting:
+    """What a worker's configuration says of a queue."""
+
+    name: str
+    max_concurrency: int | None
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewWorker:
     id: str
     name: str
@@ -45,6 +54,8 @@ class NewWorker:
     async_slots: int
     beat_interval_ms: int
     version: str
+    settings: tuple[QueueSetting, ...] = ()
+    """What its configuration says of queues, which need not be its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

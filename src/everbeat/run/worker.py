@@ -16,7 +16,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from everbeat import __version__
@@ -26,7 +26,7 @@ from everbeat.errors import ConfigError, StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.recovery import RecoveryReport
-from everbeat.model.worker import NewWorker
+from everbeat.model.worker import NewWorker, QueueSetting
 from everbeat.report.log import Reporter
 from everbeat.run.crew import AppFacts, AppFailed, Crew
 from everbeat.run.dispatcher import Dispatcher
@@ -224,6 +224,7 @@ class Life:
             async_slots=self.async_slots,
             beat_interval_ms=round(self._interval * 1000),
             version=__version__,
+            settings=tuple(QueueSetting(**asdict(queue)) for queue in self.config.queues),
         )
         try:
             self._keeps_files = True

@@ -111,6 +111,8 @@ class QueueInfo:
     name: str
     paused: bool
     max_concurrency: int | None
+    paused_by: str | None = None
+    """A person, or "config"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +248,8 @@ class Store(Site, Protocol):
 
     # -- the life of a worker ---------------------------------------------------------------------------------------
 
-    def register(self, worker: NewWorker) -> None: ...
+    def register(self, worker: NewWorker) -> None:
+        """Enter the store, and set up the queues as the worker's configuration says."""
 
     def renew_names(self, worker_id: str, task_names: Collection[str]) -> None:
         """The application of this worker was imported again and knows these tasks now."""

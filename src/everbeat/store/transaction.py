@@ -7,6 +7,8 @@ from typing import Any, Protocol
 from everbeat.model.event import Event
 
 Row = tuple[Any, ...]
+Kind = tuple[str, str | None]
+"""Queue and name of a task: what decides who can run it. None: whatever its name is."""
 
 
 class RowRefused(Exception):
@@ -18,6 +20,8 @@ class Transaction(Protocol):
     """When it began: wall clock, microseconds UTC."""
     mono: int
     """The same moment by the clock that ages are measured with."""
+    wakes: set[Kind]
+    """What has become ready in it: once it is committed, workers that can run it are woken."""
 
     events: list[Event]
     """What was announced in it. Whoever listens is told of them when it is committed."""

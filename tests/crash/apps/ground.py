@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from everbeat import AppConfig, Everbeat, RecoveryConfig, RetryPolicy, SQLiteConfig, current_task
+from everbeat import AppConfig, Everbeat, QueueConfig, RecoveryConfig, RetryPolicy, SQLiteConfig, current_task
 from everbeat.errors import TaskInterrupted
 
 PAUSE = 0.01
@@ -28,7 +28,8 @@ def make_app() -> Everbeat:
     """The application, over the yard that the environment names."""
     yard = Path(os.environ.get("YARD", "."))
     recovery = RecoveryConfig(**json.loads(os.environ.get("YARD_RECOVERY", "{}")))
-    app = Everbeat(AppConfig(broker=SQLiteConfig(yard / "yard.db"), recovery=recovery))
+    queues = [QueueConfig(name, **limits) for name, limits in json.loads(os.environ.get("YARD_QUEUES", "{}")).items()]
+    app = Everbeat(AppConfig(broker=SQLiteConfig(yard / "yard.db"), recovery=recovery, queues=queues))
     again = {"retry": RetryPolicy(max_attempts=50, base_seconds=0.05, max_seconds=0.2), "max_recovery_attempts": 100}
     after_crashes = {"on_crash": "retry"}
     for function in (

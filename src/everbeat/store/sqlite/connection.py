@@ -33,7 +33,7 @@ from everbeat.model.event import Event
 from everbeat.store.sqlite import side
 from everbeat.store.sqlite.blocker import find_blocker
 from everbeat.store.sqlite.turnstile import PATIENCE, Turnstile
-from everbeat.store.transaction import Row, RowRefused
+from everbeat.store.transaction import Kind, Row, RowRefused
 
 BEGIN_WAIT_MS = 100
 CHECKPOINT_ROWS = 4_000
@@ -66,13 +66,14 @@ def connect(path: Path, *, timeout: float, read_only: bool = False) -> sqlite3.C
 class SQLiteTransaction:
     """`Transaction` on a connection that is in one."""
 
-    __slots__ = ("_connection", "events", "mono", "now")
+    __slots__ = ("_connection", "events", "mono", "now", "wakes")
 
     def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
         self._connection = connection
         self.now = clock.wall_us()
         self.mono = clock.mono_us()
         self.events: list[Event] = []
+        self.wakes: set[Kind] = set()
 
     def run(self, sql: str, values: Any = ()) -> int:
         return self._connection.execute(sql, values).rowcount

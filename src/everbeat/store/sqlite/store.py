@@ -25,7 +25,7 @@ from everbeat.store.sqlite.connection import REFUSED, Database
 from everbeat.store.sqlite.group import GroupCommit
 from everbeat.store.sqlite.keeping import Keeping
 from everbeat.store.sqlite.site import SQLiteSite
-from everbeat.store.transaction import RowRefused
+from everbeat.store.transaction import Kind, RowRefused, Transaction
 from everbeat.store.verbs import (
     carefully,
     commanding,
@@ -38,9 +38,6 @@ from everbeat.store.verbs import (
     records,
     recovering,
 )
-
-Kind = tuple[str, str]
-"""Queue and name of a task: what decides who can run it."""
 
 POLL_SECONDS = 0.5
 """How often a waiter looks without having been woken."""
@@ -129,6 +126,7 @@ class SQLiteStore(SQLiteSite, Keeping):
     def register(self, worker: NewWorker) -> None:
         with self.database.write("register") as tx:
             living.register(tx, worker)
+            queueing.declare(tx, worker.settings)
 
     def renew_names(self, worker_id: str, task_names: Collection[str]) -> None:
         with self.database.write() as tx:
@@ -159,7 +157,7 @@ class SQLiteStore(SQLiteSite, Keeping):
         owning.mark_started(flushed.started)
         if flush.endings:
             endings = zip(flushed.settlements, flush.endings, strict=True)
-            self._announce_ends((settlement, ending.claim, ending.verdict) for settlement, ending in endings)
+            self._announce_ends(tx, ((settlement, ending.claim, ending.verdict) for settlement, ending in endings))
         return flushed
 
     def expire(self, *, settle_us: int) -> list[str]:
@@ -208,7 +206,7 @@ class SQLiteStore(SQLiteSite, Keeping):
         with self.database.write("recover") as tx:
             settlements = recovering.recover(tx, verdicts, actor=actor)
         decided = zip(settlements, verdicts, strict=True)
-        self._announce_ends((settlement, orphan.claim, verdict) for settlement, (orphan, verdict) in decided)
+        self._announce_ends(tx, ((settlement, orphan.claim, verdict) for settlement, (orphan, verdict) in decided))
         return settlements
 
     def role_holder(self, role: str) -> str | None:
@@ -258,7 +256,9 @@ class SQLiteStore(SQLiteSite, Keeping):
         with self.database.write(wipe=order is Order.ERASE) as tx:
             done = commanding.carry_out(tx, order, wanted, [seq for seq, _ in found], actor=actor, reason=reason)
         if order.change is not None and done:
-            self._ring_waiters(done) if target(order.change).is_terminal else self._ring_workers(None)
+            if target(order.change).is_terminal:
+                self._ring_waiters(done)
+            self._ring_workers(None)  # also for what becomes ready by the end of another
         return done
 
     def count_for(self, order: Order, wanted: TaskFilter) -> int:
@@ -377,10 +377,10 @@ class SQLiteStore(SQLiteSite, Keeping):
         side.make_directory(directory.parent, like=self.database.path)
         return side.make_directory(directory, like=self.database.path)
 
-    def _announce_ends(self, ends: Iterable[tuple[Settlement, Claim, Verdict]]) -> None:
+    def _announce_ends(self, tx: Transaction, ends: Iterable[tuple[Settlement, Claim, Verdict]]) -> None:
         """Wake those who wait for what has ended, and workers for what is ready again."""
         done: list[str] = []
-        ready: set[Kind] = set()
+        ready = tx.wakes
         for settlement, claim, verdict in ends:
             if isinstance(settlement, Settled | Adopted):
                 if isinstance(settlement, Adopted) or target(verdict.change).is_terminal:

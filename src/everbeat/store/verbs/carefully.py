@@ -9,6 +9,7 @@ from everbeat.model.task import Claim
 from everbeat.store.interface import Ending, Flush, Flushed, Refused
 from everbeat.store.transaction import RowRefused, Transaction
 from everbeat.store.verbs import owning
+from everbeat.store.verbs.queueing import Places
 from everbeat.store.verbs.records import add_events
 
 
@@ -30,11 +31,11 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     if not owning.is_alive(tx, wanted.worker_id):
         return Flushed(alive=False, settlements=settlements, refused=refused)
     started = [claim for claim in wanted.starts if _start(tx, wanted.worker_id, claim, refused)]
-    claims: list[Claim] = []
     due_in_us = owning.ripen(tx, wanted.room)
-    if wanted.room is not None:
-        found = [owning.claim_of(row, slot, wanted.worker_id) for row, slot in owning.admitted(tx, wanted.room)]
-        claims = [claim for claim in found if _take(tx, claim, refused)]
+    places = Places(tx)
+    found = owning.find(tx, wanted.worker_id, wanted.room, places) if wanted.room is not None else []
+    claims = [claim for claim in found if _take(tx, claim, refused)]
+    places.offer_in({ending.claim.queue for ending in wanted.endings})
     return Flushed(
         alive=True,
         settlements=settlements,

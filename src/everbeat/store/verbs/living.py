@@ -99,8 +99,8 @@ class Served:
     queues: frozenset[str] | None
     names: frozenset[str]
 
-    def covers(self, queue: str, name: str) -> bool:
-        return (self.queues is None or queue in self.queues) and name in self.names
+    def covers(self, queue: str, name: str | None) -> bool:
+        return (self.queues is None or queue in self.queues) and (name is None or name in self.names)
 
 
 def register(tx: Transaction, worker: NewWorker) -> None:

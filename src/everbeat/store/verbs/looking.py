@@ -20,7 +20,11 @@ from everbeat.store.transaction import Row, Transaction
 TASK = """
 SELECT id, name, queue, status, priority, attempt, max_attempts, crash_count, lost_count, fence, worker_id, created_at,
        run_at, started_at, finished_at, error_code, error_message, waiting_for, quarantined, due_at, progress,
-       (SELECT paused FROM everbeat_queues q WHERE q.name = everbeat_tasks.queue), policy
+       (SELECT CASE WHEN q.paused = 1 THEN 'which is paused'
+                    WHEN q.max_concurrency <= (SELECT count(*) FROM everbeat_tasks o
+                                                WHERE o.counted = 1 AND o.status IN ('CLAIMED', 'RUNNING')
+                                                  AND o.queue = q.name) THEN 'which has as many tasks as it may' END
+          FROM everbeat_queues q WHERE q.name = everbeat_tasks.queue), policy
   FROM everbeat_tasks"""
 
 HIDDEN = "(not shown: the task is sensitive)"
@@ -130,7 +134,7 @@ def _waiting_for(row: Row) -> str | None:
     if row[3] != TaskStatus.PENDING:
         return None
     if row[21]:
-        return f"its queue {row[2]}, which is paused"
+        return f"its queue {row[2]}, {row[21]}"
     return "a free slot" if row[19] is None else f"its time, {moment(row[19]):%Y-%m-%d %H:%M:%S} UTC"
 
 

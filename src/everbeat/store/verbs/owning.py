@@ -22,8 +22,9 @@ from everbeat.model.state import OWNED, REVOKES, Change, TaskStatus, sources, ta
 from everbeat.model.task import Claim, Outcome, TaskPolicy
 from everbeat.store.interface import Ending, Flush, Flushed, Held, Report
 from everbeat.store.transaction import Row, Transaction
-from everbeat.store.verbs import queueing, totals
+from everbeat.store.verbs import totals
 from everbeat.store.verbs.living import beat_for_tasks
+from everbeat.store.verbs.queueing import Places
 from everbeat.store.verbs.records import Records, add_events, stored_error, text
 
 IS_ALIVE = "SELECT 1 FROM everbeat_workers WHERE id = ? AND status = 'alive'"
@@ -94,11 +95,12 @@ UPDATE everbeat_tasks SET status = 'RUNNING', attempt = attempt + 1, started_at 
    AND (good_until IS NULL OR good_until > :now)"""
 
 LAUNCH = """
-UPDATE everbeat_tasks SET status = 'RUNNING', fence = fence + 1, worker_id = ?, attempt = attempt + 1, started_at = ?
+UPDATE everbeat_tasks
+   SET status = 'RUNNING', fence = fence + 1, worker_id = ?, counted = ?, attempt = attempt + 1, started_at = ?
  WHERE seq = ? AND fence = ? AND status = 'PENDING'"""
 
 CLAIM = """
-UPDATE everbeat_tasks SET status = 'CLAIMED', fence = fence + 1, worker_id = ?
+UPDATE everbeat_tasks SET status = 'CLAIMED', fence = fence + 1, worker_id = ?, counted = ?
  WHERE seq = ? AND fence = ? AND status = 'PENDING'"""
 
 # everbeat_tasks_due. A bounded bite, so that a million tasks due at once do not hold the write lock.
@@ -141,10 +143,10 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     if not is_alive(tx, wanted.worker_id):
         return Flushed(alive=False, settlements=settlements)
     started = [claim for claim in wanted.starts if start(tx, wanted.worker_id, claim)]
-    claims: list[Claim] = []
     due_in_us = ripen(tx, wanted.room)
-    if wanted.room is not None and not wanted.room.is_empty:
-        claims = claim_into(tx, wanted.worker_id, wanted.room)
+    places = Places(tx)
+    claims = claim_into(tx, wanted.worker_id, wanted.room, places) if wanted.room is not None else []
+    places.offer_in({ending.claim.queue for ending in wanted.endings})
     running = [*started, *(claim for claim in claims if claim.status is TaskStatus.RUNNING)]
     totals.add(tx, times(RESTART, _restarted_after(tx, running)))
     return Flushed(alive=True, settlements=settlements, started=started, claims=claims, next_due_in_us=due_in_us)
@@ -323,41 +325,49 @@ def start(tx: Transaction, worker_id: str, claim: Claim) -> bool:
     return now is not None and (now[0], now[1], now[4]) == (TaskStatus.RUNNING, claim.fence, worker_id)
 
 
-def claim_into(tx: Transaction, worker_id: str, room: Room) -> list[Claim]:
-    claims = [claim_of(row, slot, worker_id) for row, slot in admitted(tx, room)]
+def claim_into(tx: Transaction, worker_id: str, room: Room, places: Places) -> list[Claim]:
+    claims = [] if room.is_empty else find(tx, worker_id, room, places)
     take(tx, claims)
     return claims
 
 
+def find(tx: Transaction, worker_id: str, room: Room, places: Places) -> list[Claim]:
+    """What the room takes, not claimed yet."""
+    return [
+        claim_of(row, slot, worker_id, counted=places.is_limited(row[4])) for row, slot in admitted(tx, room, places)
+    ]
+
+
 def take(tx: Transaction, claims: Sequence[Claim]) -> None:
-    waiting = [(c.worker_id, c.seq, c.fence - 1) for c in claims if c.status is TaskStatus.CLAIMED]
-    ready = [(c.worker_id, tx.now, c.seq, c.fence - 1) for c in claims if c.status is TaskStatus.RUNNING]
+    waiting = [(c.worker_id, c.counted, c.seq, c.fence - 1) for c in claims if c.status is TaskStatus.CLAIMED]
+    ready = [(c.worker_id, c.counted, tx.now, c.seq, c.fence - 1) for c in claims if c.status is TaskStatus.RUNNING]
     tx.many(CLAIM, waiting)
     tx.many(LAUNCH, ready)
 
 
-def claim_of(row: Row, slot: int, worker_id: str) -> Claim:
+def claim_of(row: Row, slot: int, worker_id: str, *, counted: bool) -> Claim:
     launched = slot != OWN_PROCESS
     solo, timeout = bool(row[11]), TaskPolicy.load(row[12]).timeout
     return Claim(
         seq=row[1], id=row[2], name=row[3], queue=row[4], fence=row[5] + 1, attempt=row[6] + launched,
         free_attempts=row[7], crash_count=row[8], lost_count=row[9], dispatch_count=row[10], solo=solo,
         policy=row[12], args=row[13], worker_id=worker_id, slot=slot, timeout=timeout,
-        alone=solo or timeout is not None,
+        alone=solo or timeout is not None, counted=counted,
         status=TaskStatus.RUNNING if launched else TaskStatus.CLAIMED,
     )  # fmt: skip
 
 
-def admitted(tx: Transaction, room: Room) -> Iterator[tuple[Row, int]]:
-    """Ready tasks in claim order over all kinds, as far as the room admits them."""
-    kinds = [iter(tx.rows(READY, kind)) for kind in _kinds(tx, room)]
+def admitted(tx: Transaction, room: Room, places: Places) -> Iterator[tuple[Row, int]]:
+    """Ready tasks in claim order over all kinds, as far as the room admits them and their queues have places."""
+    kinds = [iter(tx.rows(READY, kind)) for kind in _kinds(tx, room, places)]
     passes = [PASSES] * len(kinds)
     heads = [(row, kind) for kind in range(len(kinds)) if (row := next(kinds[kind], None))]
     heapq.heapify(heads)
     while heads:
         row, kind = heads[0]
-        answer, slot = _offer(room, row, tx.now)
+        answer, slot = _offer(room, row, tx.now) if places.are_left(row[4]) else (Answer.FULL, OWN_PROCESS)
         if answer is Answer.TAKE:
+            places.take(row[4])
             yield row, slot
         elif answer is Answer.PASS:
             passes[kind] -= 1
@@ -377,12 +387,14 @@ def _offer(room: Room, row: Row, now: int) -> tuple[Answer, int]:
     return room.offer(row[3], solo=bool(row[11]), alone=policy.timeout is not None, isolated=policy.isolated)
 
 
-def _kinds(tx: Transaction, room: Room) -> Iterator[tuple[str, str]]:
+def _kinds(tx: Transaction, room: Room, places: Places) -> Iterator[tuple[str, str]]:
     """The (queue, name) pairs that have ready tasks and that the room serves. What is stored and what is served are
     leapt through together, so the cost is the smaller of the two numbers: neither a thousand task names of the
     application nor a hundred thousand names that nobody knows slow a claim."""
     names = _in_order(room.sync_names, room.async_names)
     for queue in _queues(tx, room):
+        if not places.are_left(queue):
+            continue
         at = 0
         while at < len(names) and (found := tx.one(NEXT_NAME, (queue, names[at]))):
             at = bisect_left(names, found[0], at)
@@ -393,14 +405,12 @@ def _kinds(tx: Transaction, room: Room) -> Iterator[tuple[str, str]]:
 
 
 def _queues(tx: Transaction, room: Room) -> Iterator[str]:
-    paused = queueing.paused(tx)
     if room.queues is not None:
-        yield from room.queues - paused
+        yield from room.queues
         return
     queue: Row | None = ("",)
     while queue := tx.one(NEXT_QUEUE, queue):
-        if queue[0] not in paused:
-            yield queue[0]
+        yield queue[0]
 
 
 @lru_cache(maxsize=16)

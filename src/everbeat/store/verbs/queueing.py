@@ -1,34 +1,117 @@
-"""Queues as people set them: paused or not. Tasks of a paused queue are not claimed; what runs goes on."""
+"""Queues as people and configurations set them: paused or not, with a limit or without.
+
+Tasks of a paused or full queue are not claimed; what runs goes on. A limit has no permits that could be lost or left
+over: what counts is the number of owned tasks itself, read in the transaction that claims (PROTOCOL 25, its second
+form). Writers of one SQLite file take turns, so nobody else claims between the count and the claim; a database with
+several writers locks the queue's row first.
+"""
+
+from collections.abc import Iterable
 
 from everbeat.model import event
 from everbeat.model.event import Event
+from everbeat.model.worker import QueueSetting
 from everbeat.store.interface import QueueInfo
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs.records import add_events
 
-QUEUES = "SELECT name, paused, max_concurrency FROM everbeat_queues ORDER BY name"
+CONFIG = "config"
+"""Who has paused a queue, if it was no person."""
+
+QUEUES = "SELECT name, paused, max_concurrency, paused_by FROM everbeat_queues ORDER BY name"
 
 # A handful of rows at most: read by every claim.
-PAUSED = "SELECT name FROM everbeat_queues WHERE paused = 1"
+LIMITS = """
+SELECT name, CASE WHEN paused = 1 THEN 0 ELSE max_concurrency END FROM everbeat_queues
+ WHERE paused = 1 OR max_concurrency IS NOT NULL"""
+
+# everbeat_tasks_counted
+OWNED = """
+SELECT count(*) FROM everbeat_tasks WHERE counted = 1 AND status IN ('CLAIMED', 'RUNNING') AND queue = ?"""
+
+# everbeat_tasks_ready
+HAS_READY = """
+SELECT 1 FROM everbeat_tasks
+ WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? LIMIT 1"""
 
 PAUSE = """
-INSERT INTO everbeat_queues (name, paused) VALUES (?, 1)
-ON CONFLICT (name) DO UPDATE SET paused = 1 WHERE paused = 0"""
-RESUME = "UPDATE everbeat_queues SET paused = 0 WHERE name = ? AND paused = 1"
+INSERT INTO everbeat_queues (name, paused, paused_by) VALUES (?, 1, ?)
+ON CONFLICT (name) DO UPDATE SET paused = 1, paused_by = excluded.paused_by WHERE paused = 0"""
+RESUME = "UPDATE everbeat_queues SET paused = 0, paused_by = NULL WHERE name = ? AND paused = 1"
+RESUME_IF = RESUME + " AND paused_by = ?"
+
+LIMIT = """
+INSERT INTO everbeat_queues (name, max_concurrency) VALUES (?, ?)
+ON CONFLICT (name) DO UPDATE SET max_concurrency = excluded.max_concurrency
+ WHERE max_concurrency IS NOT excluded.max_concurrency"""
+
+# everbeat_tasks_owned. What was claimed before there was a limit counts from now on.
+COUNT_THEM = """
+UPDATE everbeat_tasks SET counted = 1 WHERE status IN ('CLAIMED', 'RUNNING') AND counted = 0 AND queue = ?"""
+
+
+class Places:
+    """How many tasks of each queue may still be claimed. Made for one claim; what is not asked for is not counted."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._limits: dict[str, int] = dict(tx.rows(LIMITS))
+        self._left: dict[str, int] = {}
+
+    def are_left(self, queue: str) -> bool:
+        if queue not in self._limits:
+            return True
+        if queue not in self._left:
+            self._left[queue] = self._limits[queue] and self._limits[queue] - _owned(self._tx, queue)
+        return self._left[queue] > 0
+
+    def take(self, queue: str) -> None:
+        """After `are_left`."""
+        if queue in self._limits:
+            self._left[queue] -= 1
+
+    def is_limited(self, queue: str) -> bool:
+        return queue in self._limits
+
+    def offer_in(self, queues: Iterable[str]) -> None:
+        """Tasks of these have ended: where one with a limit has places and ready tasks now, others are woken. They may
+        have found it full, and be idle."""
+        for queue in queues:
+            if self.is_limited(queue) and self.are_left(queue) and self._tx.one(HAS_READY, (queue,)):
+                self._tx.wakes.add((queue, None))
 
 
 def queues(tx: Transaction) -> list[QueueInfo]:
-    return [QueueInfo(name=row[0], paused=bool(row[1]), max_concurrency=row[2]) for row in tx.rows(QUEUES)]
-
-
-def paused(tx: Transaction) -> frozenset[str]:
-    return frozenset(name for (name,) in tx.rows(PAUSED))
+    return [
+        QueueInfo(name=name, paused=bool(paused), max_concurrency=limit, paused_by=by)
+        for name, paused, limit, by in tx.rows(QUEUES)
+    ]
 
 
 def set_paused(tx: Transaction, queue: str, *, is_paused: bool, actor: str) -> bool:
     """False: it was so already."""
-    changed = tx.run(PAUSE if is_paused else RESUME, (queue,)) > 0
+    changed = tx.run(PAUSE, (queue, actor)) if is_paused else tx.run(RESUME, (queue,))
     if changed:
         name = event.QUEUE_PAUSED if is_paused else event.QUEUE_RESUMED
         add_events(tx, [Event(name=name, facts={"queue": queue, "actor": actor})])
-    return changed
+    return changed > 0
+
+
+def declare(tx: Transaction, settings: Iterable[QueueSetting]) -> None:
+    """As the configuration of a starting worker says: the newest one counts. It takes back its own pause, but not a
+    person's."""
+    for setting in settings:
+        if tx.run(LIMIT, (setting.name, setting.max_concurrency)):
+            facts = {"queue": setting.name, "max_concurrency": setting.max_concurrency, "actor": CONFIG}
+            add_events(tx, [Event(name=event.QUEUE_LIMITED, facts=facts)])
+        if setting.max_concurrency is not None:
+            tx.run(COUNT_THEM, (setting.name,))
+        if setting.paused:
+            set_paused(tx, setting.name, is_paused=True, actor=CONFIG)
+        elif tx.run(RESUME_IF, (setting.name, CONFIG)):
+            add_events(tx, [Event(name=event.QUEUE_RESUMED, facts={"queue": setting.name, "actor": CONFIG})])
+
+
+def _owned(tx: Transaction, queue: str) -> int:
+    row = tx.one(OWNED, (queue,))
+    return row[0] if row else 0

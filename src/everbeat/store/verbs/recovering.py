@@ -24,6 +24,7 @@ from everbeat.store.interface import StaleTask
 from everbeat.store.moments import moment_or_none
 from everbeat.store.transaction import Row, RowRefused, Transaction
 from everbeat.store.verbs.owning import NOW, end
+from everbeat.store.verbs.queueing import Places
 from everbeat.store.verbs.records import Records
 
 CLAIM_COLUMNS = """t.seq, t.id, t.name, t.queue, t.fence, t.status, t.attempt, t.free_attempts, t.crash_count,
@@ -149,6 +150,7 @@ def _recover(tx: Transaction, verdicts: Sequence[tuple[Orphan, Verdict]], actor:
         for orphan, verdict in verdicts
     ]
     records.write()
+    Places(tx).offer_in({orphan.claim.queue for orphan, _ in verdicts})
     return settlements
 
 

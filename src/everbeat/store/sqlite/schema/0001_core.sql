@@ -28,6 +28,7 @@ CREATE TABLE everbeat_tasks (
     due_at         INTEGER,              -- set while the task waits for a time; NULL once it is ready
     started_at     INTEGER,
     finished_at    INTEGER,
+    counted        INTEGER NOT NULL DEFAULT 0,    -- its queue had a limit when it was claimed, or got one since
     waiting_for    TEXT,                 -- why a PENDING task is not ready, if not for a time
     unique_key     TEXT,
     good_until     INTEGER,              -- not started by then, it has expired
@@ -49,6 +50,9 @@ CREATE INDEX everbeat_tasks_good ON everbeat_tasks (good_until)
     WHERE status = 'PENDING' AND good_until IS NOT NULL;
 CREATE INDEX everbeat_tasks_owned ON everbeat_tasks (worker_id)
     WHERE status IN ('CLAIMED', 'RUNNING');
+-- Only tasks of queues with a limit are in it: the others do not pay for it.
+CREATE INDEX everbeat_tasks_counted ON everbeat_tasks (queue)
+    WHERE counted = 1 AND status IN ('CLAIMED', 'RUNNING');
 -- For counting and for retention: one entry per ended task, added at the end of its group.
 CREATE INDEX everbeat_tasks_ended ON everbeat_tasks (queue, status, finished_at)
     WHERE finished_at IS NOT NULL;
@@ -64,6 +68,7 @@ CREATE INDEX everbeat_tasks_quarantined ON everbeat_tasks (seq)
 CREATE TABLE everbeat_queues (
     name            TEXT PRIMARY KEY,
     paused          INTEGER NOT NULL DEFAULT 0,
+    paused_by       TEXT,                -- a person, or "config"
     max_concurrency INTEGER
 ) WITHOUT ROWID;
 
