@@ -238,12 +238,12 @@ def test_a_zombie_that_was_told_to_stop_meanwhile_stops(make_yard: MakeYard) -> 
 
 @pytest.mark.timeout(240)
 def test_a_supervisor_stopped_at_any_moment_does_not_keep_the_others_from_the_store(make_yard: MakeYard) -> None:
-    """Where it holds the write lock they are told who does, and in the end it is killed."""
-    yard, chance = make_yard(**FAST), random.Random(7)
+    """Where it holds the write lock they are told who does."""
+    yard, chance = make_yard(**PATIENT), random.Random(7)
     steady, victim = yard.worker(ready=False), yard.worker()
     yard.until_ready(steady)
     ids: list[str] = []
-    told, killed = 0, 0
+    told = 0
     for _ in range(20):
         wanted = len(yard.ledger()) + chance.randrange(150)
         ids += yard.send_many("work_again", [(0.0,)] * 150)
@@ -252,18 +252,15 @@ def test_a_supervisor_stopped_at_any_moment_does_not_keep_the_others_from_the_st
         blocker = yard.store.blocker()
         if blocker is not None and blocker.pid == victim.pid:
             told += names_the_blocker(yard.path, victim.pid)
-            if killed < 1:
-                killed += 1
-                assert victim.ended() == -9
-                victim = yard.worker()
         else:
             ids.append(yard.send("quick"))
         victim.thaw()
     yard.until_ended(ids, timeout=120)
 
     yard.audit(ids)
-    print(f"told {told} times who blocks, {killed} killed")  # noqa: T201
-    assert steady.stop() == 0
+    assert not yard.events("worker.dead")
+    print(f"told {told} times who blocks")  # noqa: T201
+    assert (steady.stop(), victim.stop()) == (0, 0)
 
 
 @pytest.mark.parametrize("check_interval_ms", [1_000, 6_000])

@@ -25,10 +25,12 @@ from everbeat.run.crew import ChildReady, Died, Finished, News
 from everbeat.run.dispatcher import Dispatcher
 from everbeat.run.heartbeat import Heartbeat
 from everbeat.run.journal import Journal
+from everbeat.run.keeper import Keeper
 from everbeat.run.lockfile import WorkerLock
 from everbeat.run.reaper import Reaper
 from everbeat.run.recovery import Recovery
 from everbeat.run.slot import Staffing
+from everbeat.run.spool import Spool
 from everbeat.run.wire import ChildKind, InterruptKind, Told
 from everbeat.store.sqlite.connection import Database
 from everbeat.store.sqlite.store import SQLiteStore
@@ -45,6 +47,8 @@ class Line:
     def __init__(self, database: Database) -> None:
         self.is_down = False
         self.commits = 0
+        self.meanwhile: Callable[[], None] = lambda: None
+        """Done while a commit is on its way."""
         self._fault = ""
         self._commit = database._commit
         database._commit = self._carry  # type: ignore[method-assign]
@@ -58,6 +62,7 @@ class Line:
 
     def _carry(self, writer: sqlite3.Connection) -> None:
         fault, self._fault = self._fault, ""
+        self.meanwhile()
         if self.is_down or fault == "before":
             raise StoreUnavailable("the line is down")
         self._commit(writer)
@@ -202,7 +207,8 @@ class SimulatedWorker:
     """All the parts of a worker's life but its poll loop."""
 
     def __init__(self, stage: "Stage", worker_id: str, *, processes: int = 2, async_slots: int = 0,
-                 frame_depth: int = 64, queues: frozenset[str] | None = None, **recovery: Any) -> None:  # fmt: skip
+                 frame_depth: int = 64, spool_limit: int = 1 << 20,
+                 queues: frozenset[str] | None = None, **recovery: Any) -> None:  # fmt: skip
         self.id = worker_id
         self.config = RecoveryConfig(**recovery)
         self.host = Host(name="host-1", boot_id=BOOT_ID, pid=NO_SUCH_PID + stage.count, pid_started=1, pid_namespace=1)
@@ -216,8 +222,10 @@ class SimulatedWorker:
             async_names=ASYNC_NAMES if async_slots else frozenset(), queues=queues, frame_depth=frame_depth,
         )  # fmt: skip
         policy = self.config.to_policy()
+        self.spool = Spool(stage.directory, worker_id=worker_id, store_id=stage.store.store_id, limit=spool_limit)
+        self.keeper = Keeper(self.crew, self.spool, stage.clock)  # type: ignore[arg-type]
         self.dispatcher = Dispatcher(
-            worker_id=worker_id, hostname="host-1", store=self.store, crew=self.crew,  # type: ignore[arg-type]
+            worker_id=worker_id, hostname="host-1", store=self.store, crew=self.crew, keeper=self.keeper,  # type: ignore[arg-type]
             journal=self.journal, staffing=staffing, recovery=policy, clock=stage.clock, jitter=lambda: 0.5,
         )  # fmt: skip
         interval = self.config.runner_heartbeat_interval_ms

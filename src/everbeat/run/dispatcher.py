@@ -42,6 +42,7 @@ from everbeat.run.crew import (
 )
 from everbeat.run.failure import RESULT_INVALID
 from everbeat.run.journal import Journal
+from everbeat.run.keeper import Keeper
 from everbeat.run.slot import Flight, Slot, Slots, SlotState, Staffing
 from everbeat.run.words import how_it_died
 from everbeat.store.interface import Ending, Flush, Flushed, Held, Report, Store
@@ -101,6 +102,7 @@ class Dispatcher:
         hostname: str,
         store: Store,
         crew: Crew,
+        keeper: Keeper,
         journal: Journal,
         staffing: Staffing,
         recovery: RecoveryPolicy,
@@ -111,6 +113,7 @@ class Dispatcher:
         self.hostname = hostname
         self.store = store
         self.crew = crew
+        self.keeper = keeper
         self.journal = journal
         self.staffing = staffing
         self.recovery = recovery
@@ -133,6 +136,8 @@ class Dispatcher:
         self._due_at: int | None = None
         self._retry_at = 0
         self._retries = 0
+        self._is_full = False
+        """It was said that no more outcomes can be kept."""
         self._draining: Draining | None = None
         self._dismissed = False
 
@@ -142,6 +147,8 @@ class Dispatcher:
         self.turns += 1
         now = self.clock.mono_us()
         self._listen(now)
+        if self._is_full or self.keeper.spool.trouble is not None:
+            self._heed_spool(now)
         self._take_back_late(now)
         self._restart_slots(now)
         if self._draining:
@@ -221,6 +228,10 @@ class Dispatcher:
                 else:
                     self._let_process_go(slot)
 
+    def keep_rest(self) -> None:
+        """What the store has not taken is left to whoever comes next."""
+        self.keeper.keep([ending for ending, _ in self._endings])
+
     @property
     def is_dismissed(self) -> bool:
         return not self._endings and all(slot.state is SlotState.EMPTY for slot in self.slots.values())
@@ -229,11 +240,11 @@ class Dispatcher:
 
     def _listen(self, now: int) -> None:
         """Hear all there is. Slots that are about to end as well are worth a moment: one commit settles them all."""
-        for news in self.crew.collect():
+        for news in self.keeper.collect():
             self._hear(news, now)
         until = now + GATHER_US
         while self._endings and self._rest_ends_at_once() and self.clock.mono_us() < until and self.crew.wait():
-            for news in self.crew.collect():
+            for news in self.keeper.collect():
                 self._hear(news, now)
 
     def _rest_ends_at_once(self) -> bool:
@@ -339,6 +350,10 @@ class Dispatcher:
         """No process is started any more, and nothing claimed."""
         return self._draining is not None or self._dismissed or self.is_fenced
 
+    @property
+    def _starts_nothing(self) -> bool:
+        return self._is_closing or self._is_full
+
     def _restart_slots(self, now: int) -> None:
         for slot in self.slots.values():
             if self._is_closing or slot.restart_at is None or not slot.may_start(now):
@@ -378,10 +393,21 @@ class Dispatcher:
             flight = slot.queue.pop(key, None)
             if flight is None:
                 continue
-            other = None if self._is_closing else self.slots.idle(now)
+            other = None if self._starts_nothing else self.slots.idle(now)
             if other is None or not self._send(other, [flight.claim], now):
                 self._settle(flight.claim, _give_back(flight.claim, reason))
             self.journal.release(flight.entry)
+
+    def _heed_spool(self, now: int) -> None:
+        """While outcomes can not be kept any more, what has not begun had better not begin (PROTOCOL 30)."""
+        trouble, was_full = self.keeper.spool.trouble, self._is_full
+        self._is_full, self._hungry = trouble is not None, True
+        if trouble is None or was_full:
+            return
+        facts = {"reason": trouble, "kept": len(self.keeper.spool)}
+        self._events.append(Event(name=event.SPOOL_FULL, worker_id=self.worker_id, facts=facts))
+        for slot in self.slots.values():
+            self._give_back_unread(slot, now, "its worker can keep no more outcomes")
 
     def _send(self, slot: Slot, claims: Sequence[Claim], now: int) -> bool:
         flights = [Flight(claim, self.journal.allocate()) for claim in claims]
@@ -402,7 +428,7 @@ class Dispatcher:
         return bool(self._endings or self._events or self._reports or self.slots.to_start())
 
     def _room(self, now: int) -> Room:
-        if self._is_closing:
+        if self._starts_nothing:
             return Room(frozenset(), frozenset(), None)
         return self.slots.room(self.staffing, self.pace.depths, now)
 
@@ -438,14 +464,18 @@ class Dispatcher:
 
     def _write(self, wanted: Flush, now: int) -> Flushed | None:
         """None: the store is away. A row that it refuses is left out the second time."""
+        flushed: Flushed | None = None
+        self.keeper.begin(wanted.endings, self._held, now)
         try:
             try:
-                return self.store.flush(wanted)
+                flushed = self.store.flush(wanted)
             except RowRefused:
-                return self.store.flush(replace(wanted, room=self._room(now), row_by_row=True))
+                flushed = self.store.flush(replace(wanted, room=self._room(now), row_by_row=True))
         except StoreUnavailable as error:
             self._store_failed(error, now)
-            return None
+        finally:
+            self.keeper.end(is_stored=flushed is not None)
+        return flushed
 
     def _set_aside(
         self, endings: Sequence[tuple[Ending, int | None]], flushed: Flushed

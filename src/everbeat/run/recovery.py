@@ -32,6 +32,7 @@ from everbeat.model.worker import Host, WorkerInfo, WorkerStatus
 from everbeat.run.journal import Journal
 from everbeat.run.leftovers import remove_leftovers
 from everbeat.run.lockfile import Liveness, WorkerLock, probe
+from everbeat.run.replay import has_spool, replay_spools
 from everbeat.store.interface import Store
 from everbeat.store.moments import moment
 
@@ -91,7 +92,8 @@ class Recovery:
         return report
 
     def finish(self, findings: Findings, started_at: datetime, *, actor: str) -> RecoveryReport | None:
-        """Recover whatever has no owner now, and save the report if anything was done."""
+        """Recover whatever has no owner now and was not finished by it, and save the report if anything was done."""
+        replay_spools(self._store)
         findings.recovered += self.recover_orphans()
         if not findings:
             return None
@@ -130,9 +132,11 @@ class Recovery:
         for worker in self._store.workers():
             is_done = worker.status is not WorkerStatus.ALIVE and not worker.held and worker.lock.path
             if is_done and self._proof(worker):
+                lock = WorkerLock.path_of(directory, worker.id)
                 with suppress(OSError, ValueError):  # another user's, or a name that can be no file's
-                    Journal.path_of(directory, worker.id).unlink(missing_ok=True)
-                    WorkerLock.path_of(directory, worker.id).unlink(missing_ok=True)
+                    if not has_spool(lock):
+                        Journal.path_of(directory, worker.id).unlink(missing_ok=True)
+                        lock.unlink(missing_ok=True)
         remove_leftovers(directory, self._is_known)
 
     def _is_known(self, worker_id: str) -> bool:

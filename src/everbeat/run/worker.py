@@ -33,6 +33,7 @@ from everbeat.run.dispatcher import Dispatcher
 from everbeat.run.heartbeat import Heartbeat
 from everbeat.run.janitor import Janitor
 from everbeat.run.journal import DEFAULT_ENTRIES, Journal
+from everbeat.run.keeper import Keeper
 from everbeat.run.lockfile import WorkerLock, this_host
 from everbeat.run.reaper import Reaper
 from everbeat.run.recovery import Recovery
@@ -40,6 +41,7 @@ from everbeat.run.resources import Resources
 from everbeat.run.service import Loop, Service
 from everbeat.run.signals import Signals
 from everbeat.run.slot import Staffing
+from everbeat.run.spool import Spool
 from everbeat.run.unblock import Unblocker
 from everbeat.store.interface import Store
 from everbeat.store.open import open_store, site_of
@@ -167,6 +169,7 @@ class Life:
         self._stack = stack
         self._services: list[Service] = []
         self._version = -1
+        self._told_trouble: str | None = None
         self._names = (*facts.sync_names, *facts.async_names)
         """As the store has them."""
         self.store = self._open_store(create=creates_store)
@@ -175,11 +178,15 @@ class Life:
         self._make_files(self.store.state_directory)
         self._bell = stack.enter_context(closing(self.store.listen(self.worker_id)))
         self._crew.equip(self._lock, self._journal, beat_seconds=self._interval)
+        spool = Spool(self.store.state_directory, worker_id=self.worker_id, store_id=self.store.store_id)
+        stack.callback(spool.close)
+        self._keeper = Keeper(self._crew, spool, self._clock)
         self.dispatcher = Dispatcher(
             worker_id=self.worker_id,
             hostname=self.host.name,
             store=self.store,
             crew=self._crew,
+            keeper=self._keeper,
             journal=self._journal,
             staffing=self._staffing(),
             recovery=self.config.recovery.to_policy(),
@@ -250,6 +257,7 @@ class Life:
             reporter=self._reporter,
         )
         self._serve(reaper)
+        self._serve(self._keeper)
         self._serve(Janitor(worker_id=self.worker_id, store=self._open_store(), config=recovery, clock=self._clock))
         return report
 
@@ -289,6 +297,7 @@ class Life:
 
     def _look_for_changes(self) -> None:
         """The slow poll under the bell; and, now and then, a look at processes that do not answer."""
+        self._tell_of_spool()
         try:
             if self.dispatcher.staffing.names != frozenset(self._names):
                 names = tuple(sorted(self.dispatcher.staffing.names))
@@ -303,6 +312,13 @@ class Life:
             self.dispatcher.wake()
         self.dispatcher.note_unresponsive()
 
+    def _tell_of_spool(self) -> None:
+        """While the store is away this is the only place where it can be said."""
+        trouble = self._keeper.spool.trouble
+        if trouble != self._told_trouble and trouble is not None:
+            self._reporter.warn(event.SPOOL_FULL, reason=trouble, kept=len(self._keeper.spool))
+        self._told_trouble = trouble
+
     def _end(self, *, fenced: bool) -> None:
         """Commit the goodbye, then let go of what proves us alive (PROTOCOL 10)."""
         self._stop_services()
@@ -311,6 +327,7 @@ class Life:
         while not self.dispatcher.is_dismissed and time.monotonic() < give_up:
             select.select([self._crew.fileno()], [], [], 0.1)
             self.dispatcher.tick()
+        self.dispatcher.keep_rest()
         try:
             self._say_goodbye(fenced=fenced)
             owns_nothing = not self.store.owned_by(self.worker_id, limit=1)

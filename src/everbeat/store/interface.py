@@ -235,6 +235,10 @@ class Store(Site, Protocol):
     def location(self) -> str:
         """Where it is, for people: absolute, passwords masked."""
 
+    @property
+    def store_id(self) -> str:
+        """Made with the store and never changed: another one is another store."""
+
     def close(self) -> None: ...
 
     # -- sending ----------------------------------------------------------------------------------------------------

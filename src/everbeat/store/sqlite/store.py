@@ -86,6 +86,12 @@ class SQLiteStore(SQLiteSite, Keeping):
     def location(self) -> str:
         return f"sqlite:///{self.database.path}"
 
+    @property
+    def store_id(self) -> str:
+        """Read each time: a restored store is another one."""
+        with self.database.read() as tx:
+            return living.store_id(tx)
+
     def close(self) -> None:
         with self._ringing:
             self._wake.close()
@@ -112,14 +118,8 @@ class SQLiteStore(SQLiteSite, Keeping):
 
     def enqueue_on(self, connection: sqlite3.Connection, tasks: Sequence[NewTask]) -> list[Enqueued]:
         return borrowed.enqueue_on(
-            connection, tasks, database=self.database, store_id=self._store_id(), clock=self.database.clock
+            connection, tasks, database=self.database, store_id=self.store_id, clock=self.database.clock
         )
-
-    def _store_id(self) -> str:
-        """Read each time: a restored store is another one."""
-        with self.database.read() as tx:
-            row = tx.one(borrowed.STORE_ID)
-        return str(row[0]) if row else ""
 
     # -- the life of a worker ---------------------------------------------------------------------------------------
 

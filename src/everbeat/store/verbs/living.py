@@ -21,6 +21,8 @@ from everbeat.store.verbs.records import add_events, text
 
 FOREVER_US = 1 << 62
 
+STORE_ID = "SELECT value FROM everbeat_meta WHERE key = 'store_id'"
+
 REGISTER = """
 INSERT INTO everbeat_workers (id, name, status, hostname, boot_id, pid, pid_started, pid_namespace, lock_path,
                               lock_device, lock_inode, queues, task_names, processes, async_slots, beat_interval_ms,
@@ -101,6 +103,11 @@ class Served:
 
     def covers(self, queue: str, name: str | None) -> bool:
         return (self.queues is None or queue in self.queues) and (name is None or name in self.names)
+
+
+def store_id(tx: Transaction) -> str:
+    row = tx.one(STORE_ID)
+    return row[0] if row else ""
 
 
 def register(tx: Transaction, worker: NewWorker) -> None:

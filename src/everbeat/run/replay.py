@@ -1,0 +1,123 @@
+"""Give the store what workers that are gone had finished and could not tell it (PROTOCOL 30).
+
+Done before anybody decides about the tasks they held, at start-up and whenever a worker is found dead. Their lock is
+seized first, so nobody's living spool is touched and nobody else replays it at the same time. The outcomes take the way
+of every outcome: stored under their fence, adopted, or refused and kept (PROTOCOL 29).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from everbeat.decide.finish import finish_for
+from everbeat.model import event
+from everbeat.model.event import Event
+from everbeat.model.recovery import Adopted, Settled, Settlement, Superseded
+from everbeat.model.state import TaskStatus
+from everbeat.model.task import Claim
+from everbeat.model.worker import WorkerStatus
+from everbeat.run.lockfile import seize
+from everbeat.run.spool import SUFFIX, Kept, read
+from everbeat.store.interface import Ending, Flush, Store
+from everbeat.store.transaction import RowRefused
+
+BATCH = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What became of one spool."""
+
+    path: Path
+    settled: int = 0
+    """Stored under their fence, or already there."""
+    adopted: int = 0
+    refused: int = 0
+    """Came too late. Kept beside their tasks."""
+    left: str | None = None
+    """Why the file, or what could not be read of it, was left where it is."""
+
+
+def replay_spools(store: Store) -> list[Replayed]:
+    """Give the store what workers that are gone had finished. Call it before looking for orphans."""
+    return [
+        told
+        for path in sorted(store.state_directory.glob(f"worker-*{SUFFIX}"))
+        if (told := _replay(store, path)) is not None
+    ]
+
+
+def has_spool(lock_path: Path) -> bool:
+    """Whether the worker of this lock file left outcomes that nobody has replayed."""
+    return lock_path.with_suffix(SUFFIX).exists()
+
+
+def _replay(store: Store, path: Path) -> Replayed | None:
+    """None: its worker lives, or somebody else sees to it."""
+    with _taken(store, path) as is_ours:
+        if not is_ours:
+            return None
+        try:
+            records, damage = read(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return Replayed(path=path, left=error.strerror)
+        store_id = store.store_id
+        mine = [kept for kept in records if kept.store == store_id]
+        if len(mine) < len(records):
+            return Replayed(path=path, left=f"it belongs to another store ({records[0].store})")
+        told = _give(store, path, mine)
+        if damage is None:
+            path.unlink(missing_ok=True)
+            return told
+        path.rename(path.with_name(f"{path.name}.damaged"))
+        return replace(told, left=damage)
+
+
+@contextmanager
+def _taken(store: Store, path: Path) -> Iterator[bool]:
+    """The worker's lock, which is ours while nobody of it is alive. Without one, its row must say that it is gone."""
+    lock = path.with_suffix(".lock")
+    if lock.exists():
+        with seize(lock) as worker_id:
+            yield worker_id is not None
+    else:
+        alive = {worker.id.replace("/", "_") for worker in store.workers() if worker.status is WorkerStatus.ALIVE}
+        yield path.stem.removeprefix("worker-") not in alive
+
+
+def _give(store: Store, path: Path, records: list[Kept]) -> Replayed:
+    settlements: list[Settlement] = []
+    for first in range(0, len(records), BATCH):
+        settlements += _settle(store, [_ending(kept) for kept in records[first : first + BATCH]])
+    told = Replayed(
+        path=path,
+        settled=sum(isinstance(settlement, Settled) for settlement in settlements),
+        adopted=sum(isinstance(settlement, Adopted) for settlement in settlements),
+        refused=sum(isinstance(settlement, Superseded) for settlement in settlements),
+    )
+    if settlements:
+        facts = {"settled": told.settled, "adopted": told.adopted, "refused": told.refused}
+        store.announce([Event(name=event.SPOOL_REPLAYED, worker_id=records[0].worker, facts=facts)])
+    return told
+
+
+def _settle(store: Store, endings: list[Ending]) -> list[Settlement]:
+    """In the name of their worker, who claims nothing any more."""
+    flush = Flush(worker_id=endings[0].claim.worker_id or "", endings=endings)
+    try:
+        return store.flush(flush).settlements
+    except RowRefused:
+        return store.flush(replace(flush, row_by_row=True)).settlements
+
+
+def _ending(kept: Kept) -> Ending:
+    """As its worker would have ended it."""
+    claim = Claim(
+        seq=kept.seq, id=kept.task, name=kept.name, queue=kept.queue, fence=kept.fence, status=TaskStatus.RUNNING,
+        attempt=kept.attempt, free_attempts=kept.free_attempts, crash_count=0, lost_count=0, dispatch_count=0,
+        solo=kept.solo, policy=kept.policy, args=b"", worker_id=kept.worker,
+    )  # fmt: skip
+    return Ending(claim=claim, verdict=finish_for(claim, kept.outcome, jitter=0.5), outcome=kept.outcome, pid=kept.pid)
