@@ -299,6 +299,11 @@ class Yard:
     def until_event(self, name: str, *, worker_id: str | None = None, task_id: str | None = None) -> EventInfo:
         return self.until(lambda: self.events(name, worker_id=worker_id, task_id=task_id), f"there is {name}")[0]
 
+    @staticmethod
+    def has_passed(since_ns: int, seconds: float) -> bool:
+        """On the clock that the ledger and the begin marks are written by."""
+        return time.monotonic_ns() - since_ns > seconds * 1e9
+
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def task(self, task_id: str) -> TaskInfo:

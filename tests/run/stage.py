@@ -83,6 +83,9 @@ class Child:
     taken: deque[tuple[int, Claim]] = field(default_factory=deque)
     told: list[Told] = field(default_factory=list)
     interrupts: list[str] = field(default_factory=list)
+    """Ids of tasks that were told to stop."""
+    is_deaf: bool = False
+    """Nothing can be told to it at present."""
 
 
 class SimulatedCrew:
@@ -130,8 +133,10 @@ class SimulatedCrew:
             self.die(slot, 0)
 
     def interrupt(self, slot: int, claim: Claim, kind: InterruptKind) -> bool:
-        self.children[slot].interrupts.append(claim.id)
-        return True
+        child = self.children[slot]
+        if not child.is_deaf:
+            child.interrupts.append(claim.id)
+        return not child.is_deaf
 
     def responsive(self, slot: int) -> bool:
         return slot not in self.silent
@@ -215,6 +220,7 @@ class SimulatedWorker:
         self.lock = _lock(stage.directory, worker_id, self.host)
         slots = 2 + 2 * max(1, processes)
         self.journal = Journal.create(stage.directory, worker_id, boot_id=BOOT_ID, slots=slots, entries=256)
+        self.journal.now_ns = lambda: stage.clock.mono_us() * 1000
         self.crew = SimulatedCrew(self.journal, stage.clock)
         self.store, self.line = stage.open_line()
         staffing = Staffing(

@@ -8,6 +8,7 @@ from everbeat.model.recovery import Verdict
 from everbeat.model.state import Change
 from everbeat.model.task import Claim, Outcome, TaskError, TaskPolicy
 
+TASK_TIMEOUT = "TASK_TIMEOUT"
 HOPELESS = frozenset({"ARGUMENTS_INVALID", "RESULT_INVALID", "RESULT_TOO_LARGE", "UNKNOWN_TASK"})
 """Codes that another run of the same code on the same arguments can not change; retried only where a policy says so."""
 
@@ -32,6 +33,13 @@ def finish_for(claim: Claim, outcome: Outcome, *, jitter: float) -> Verdict:
         delay_us=backoff_us(policy, used, jitter),
         solo=claim.solo,
     )
+
+
+def timed_out(claim: Claim, where: str, *, jitter: float) -> Verdict:
+    """The verdict on a run that was over its time, did not stop when it was told to, and was killed."""
+    message = f"the task ran for longer than its timeout of {claim.timeout:g} s and did not stop; {where} was killed"
+    outcome = Outcome(error=TaskError(code=TASK_TIMEOUT, message=message), began_at=0, ended_at=0)
+    return finish_for(claim, outcome, jitter=jitter)
 
 
 def is_retryable(error: TaskError, policy: TaskPolicy) -> bool:

@@ -31,6 +31,7 @@ LEVELS = {
     event.TASK_FAILED: logging.WARNING,
     event.OUTCOME_REFUSED: logging.WARNING,
     event.CHILD_DIED: logging.WARNING,
+    event.CHILD_KILLED: logging.WARNING,
     event.CHILD_UNRESPONSIVE: logging.WARNING,
     event.APP_FAILED: logging.ERROR,
     event.STORE_DEGRADED: logging.ERROR,

@@ -6,6 +6,7 @@ next, together with new starts and claims. RUNNING is committed before the bytes
 * An ownership ends in exactly one `Verdict`; it is held, and beaten for, until the flush that settles it is committed.
 * A store that can not be written changes nothing here: outcomes stay, processes go on, the flush is tried again (P8).
 * Of the tasks that wait behind a slow one in a slot's queue, what has not begun is read back (PROTOCOL 19).
+* Runs that are over their time are told to stop, and killed with their process if they do not (stops.py).
 * After the death of a process: its complete outcomes count, what it had not read goes back unbilled, and for what it
   had begun `recovery_for` decides (PROTOCOL 5, 20, 21, 23).
 
@@ -18,10 +19,11 @@ from dataclasses import dataclass, replace
 
 from everbeat.clock import Clock
 from everbeat.crashpoint import crash_point
-from everbeat.decide.finish import finish_for
+from everbeat.decide.finish import finish_for, timed_out
 from everbeat.decide.pace import Pace
 from everbeat.decide.recover import WORKER_STOPPED, recovery_for
-from everbeat.decide.room import OWN_PROCESS, Room
+from everbeat.decide.room import ASYNC_SLOT, OWN_PROCESS, Room
+from everbeat.decide.stop import Step
 from everbeat.errors import StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
@@ -44,6 +46,7 @@ from everbeat.run.failure import RESULT_INVALID
 from everbeat.run.journal import Journal
 from everbeat.run.keeper import Keeper
 from everbeat.run.slot import Flight, Slot, Slots, SlotState, Staffing
+from everbeat.run.stops import Stops, Watched
 from everbeat.run.words import how_it_died
 from everbeat.store.interface import Ending, Flush, Flushed, Held, Report, Store
 from everbeat.store.transaction import RowRefused
@@ -122,6 +125,7 @@ class Dispatcher:
         self.pace = Pace(deepest=staffing.frame_depth)
         self.tally = Tally()
         self.slots = Slots(staffing)
+        self.stops = Stops(crew, journal)
         self._held: dict[tuple[int, int], tuple[Claim, Slot]] = {}
         self._stuck: dict[tuple[int, int], tuple[Claim, Slot]] = {}
         """What is ours and can not be ended, because the store takes nothing of it."""
@@ -149,6 +153,8 @@ class Dispatcher:
         self._listen(now)
         if self._is_full or self.keeper.spool.trouble is not None:
             self._heed_spool(now)
+        if self.stops.look_at is not None and now >= self.stops.look_at:
+            self._stop_runs(now)
         self._take_back_late(now)
         self._restart_slots(now)
         if self._draining:
@@ -261,7 +267,7 @@ class Dispatcher:
             case Finished():
                 slot = self.slots[news.slot]
                 self._take_outcomes(slot, news.outcomes, now)
-                if slot.kind is ChildKind.OWN and not slot.queue:
+                if not slot.queue and (slot.kind is ChildKind.OWN or slot.is_retiring):
                     self._let_process_go(slot)
             case Reported():
                 self._take_reports(self.slots[news.slot], news.reports)
@@ -287,6 +293,8 @@ class Dispatcher:
             flight = slot.remove((seq, fence), now)
             if flight is None:
                 continue
+            if self.stops.watched:
+                self.stops.forget(slot, (seq, fence), now)
             crash_point("finish.received")
             claim = flight.claim
             self.pace.saw(claim.name, outcome.ended_at - outcome.began_at)
@@ -314,11 +322,15 @@ class Dispatcher:
                 self._settle(
                     flight.claim, _give_back(flight.claim, "its process died before taking it"), entry=flight.entry
                 )
-        evidence = f"{how_it_died(death.pid, death.status)} on {self.hostname}"
+        evidence = slot.ends_because or f"{how_it_died(death.pid, death.status)} on {self.hostname}"
         begun = [flight for flight in slot.queue.values() if self._has_begun(flight)]
         for flight in slot.queue.values():
-            cause = _cause(slot, death, flight in begun, len(begun))
-            self._settle(flight.claim, self._recovery(flight.claim, cause, evidence), pid=death.pid, entry=flight.entry)
+            watched = self.stops.forget(slot, flight.key, now)
+            if watched is not None and watched.was_killed:
+                verdict = timed_out(flight.claim, f"process {death.pid} on {self.hostname}", jitter=self.jitter())
+            else:
+                verdict = self._recovery(flight.claim, _cause(slot, death, flight in begun, len(begun)), evidence)
+            self._settle(flight.claim, verdict, pid=death.pid, entry=flight.entry)
         if slot.waiting is not None:
             self._settle(slot.waiting, self._recovery(slot.waiting, Cause.NEVER_BEGAN, evidence))
         expected = slot.state is SlotState.DYING
@@ -326,10 +338,12 @@ class Dispatcher:
             facts = {"slot": slot.number, "pid": death.pid, "status": death.status, "tasks": len(begun)}
             self._events.append(Event(name=event.CHILD_DIED, worker_id=self.worker_id, facts=facts))
         slot.queue.clear()
-        slot.waiting, slot.pid, slot.state, slot.ends_for = None, None, SlotState.EMPTY, None
+        slot.waiting, slot.pid, slot.state, slot.is_retiring = None, None, SlotState.EMPTY, False
+        slot.ends_for = slot.ends_because = None
         lived = expected or bool(begun) or (death.was_ready and death.seconds_alive >= SHORT_LIFE_SECONDS)
         slot.short_lives = 0 if lived else slot.short_lives + 1
-        slot.restart_at = now + RESTART_US[min(slot.short_lives, len(RESTART_US) - 1)]
+        pause = RESTART_US[min(slot.short_lives, len(RESTART_US) - 1)]
+        slot.restart_at = now + pause if self.slots.needs_another(slot) else None
 
     def _has_begun(self, flight: Flight) -> bool:
         return self.journal.begun_ns(flight.entry, flight.claim.seq, flight.claim.fence) is not None
@@ -358,6 +372,9 @@ class Dispatcher:
         for slot in self.slots.values():
             if self._is_closing or slot.restart_at is None or not slot.may_start(now):
                 continue
+            if not self.slots.needs_another(slot):
+                slot.restart_at = None
+                continue
             if slot.kind is ChildKind.OWN:
                 slot.restart_at, self._hungry = None, True  # a task may wait for it
             else:
@@ -376,6 +393,33 @@ class Dispatcher:
         slot.state = SlotState.DYING
         self.crew.release(slot.number)
 
+    def _retire(self, slot: Slot, now: int) -> None:
+        """Its process takes nothing new, and goes when what it has is done. The next async one is started meanwhile."""
+        slot.is_retiring = True
+        self._give_back_unread(slot, now, "its process is to be replaced")
+        if not slot.queue:
+            self._let_process_go(slot)
+        if slot.kind is ChildKind.ASYNC and (twin := self.slots.twin(slot)).state is SlotState.EMPTY:
+            twin.restart_at = now
+
+    def _stop_runs(self, now: int) -> None:
+        for step, watched in self.stops.step(now):
+            slot = watched.slot
+            if step is Step.DRAIN and not slot.is_retiring:
+                self._retire(slot, now)
+            elif step is Step.KILL and slot.state is SlotState.READY:
+                self._kill_for(watched)
+
+    def _kill_for(self, watched: Watched) -> None:
+        """End a process for the sake of a run in it. The others did nothing wrong."""
+        slot, claim = watched.slot, watched.flight.claim
+        slot.ends_for = Cause.NEIGHBOUR
+        where = f"process {slot.pid} on {self.hostname}"
+        slot.ends_because = f"{where} was killed because task {claim.id} in it did not stop"
+        facts = {"slot": slot.number, "pid": slot.pid, "name": claim.name, "timeout": claim.timeout}
+        self._events.append(Event(name=event.CHILD_KILLED, task_id=claim.id, worker_id=self.worker_id, facts=facts))
+        self._end_process(slot)
+
     def _take_back_late(self, now: int) -> None:
         """What waits behind a task that turned out slow goes to another slot, or back to the queue."""
         for slot in self.slots.values():
@@ -393,7 +437,8 @@ class Dispatcher:
             flight = slot.queue.pop(key, None)
             if flight is None:
                 continue
-            other = None if self._starts_nothing else self.slots.idle(now)
+            self.stops.forget(slot, key, now)
+            other = None if self._starts_nothing or slot.kind is not ChildKind.SYNC else self.slots.idle(now)
             if other is None or not self._send(other, [flight.claim], now):
                 self._settle(flight.claim, _give_back(flight.claim, reason))
             self.journal.release(flight.entry)
@@ -419,6 +464,8 @@ class Dispatcher:
         crash_point("start.sent")
         for flight in flights:
             slot.add(flight, now)
+            if flight.claim.timeout is not None:
+                self.stops.watch(slot, flight, now)
             self._held[flight.claim.seq, flight.claim.fence] = flight.claim, slot
         return True
 
@@ -528,7 +575,8 @@ class Dispatcher:
             else:
                 by_slot.setdefault(claim.slot, []).append(claim)
         for number, batch in by_slot.items():
-            self._hand_out(self.slots[number], batch, now)
+            shared = self.slots.shared if number == ASYNC_SLOT else None
+            self._hand_out(shared or self.slots[number], batch, now)
 
     def _start_own(self, slot: Slot, claim: Claim, started: Sequence[Claim], now: int) -> None:
         slot.waiting = None
@@ -572,6 +620,8 @@ class Dispatcher:
         """When something is to be done that nobody will call for."""
         if self._due_at is not None:
             yield self._due_at
+        if self.stops.look_at is not None:
+            yield self.stops.look_at
         if self._has_news_for_store() or self._retries:
             yield self._retry_at
         for slot in self.slots.values():

@@ -6,6 +6,7 @@ Error text comes from user code: it may be huge, undecodable, or raise while bei
 import traceback
 from types import TracebackType
 
+from everbeat.decide.finish import TASK_TIMEOUT
 from everbeat.errors import ResultTooLarge, TaskCancelRequested, TaskInterrupted, TaskTimeout
 from everbeat.ids import full_name
 from everbeat.model.task import TaskError
@@ -16,7 +17,6 @@ ARGUMENTS_INVALID = "ARGUMENTS_INVALID"
 RESULT_INVALID = "RESULT_INVALID"
 RESULT_TOO_LARGE = "RESULT_TOO_LARGE"
 UNKNOWN_TASK = "UNKNOWN_TASK"
-TASK_TIMEOUT = "TASK_TIMEOUT"
 TASK_CANCELLED = "TASK_CANCELLED"
 WORKER_STOPPED = "WORKER_STOPPED"
 

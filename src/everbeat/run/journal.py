@@ -70,6 +70,7 @@ class Journal:
         self._first_entry = self._first_slot + slots * _SLOT_WORDS
         self._free = list(range(entries - 1, -1, -1))
         self._requests = 0
+        self.now_ns = time.monotonic_ns
 
     @staticmethod
     def path_of(directory: Path, worker_id: str) -> Path:
@@ -168,7 +169,7 @@ class Journal:
         words, at = self._words, self._entry(entry)
         words[at + 2] = 0
         words[at] = seq
-        words[at + 1] = time.monotonic_ns()
+        words[at + 1] = self.now_ns()
         words[at + 2] = fence
 
     def beat(self, slot: int) -> None:

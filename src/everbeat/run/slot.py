@@ -43,6 +43,10 @@ class Flight:
     claim: Claim
     entry: int
 
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.claim.seq, self.claim.fence
+
 
 @dataclass(slots=True, eq=False)
 class Slot:
@@ -56,8 +60,12 @@ class Slot:
     full_until: int = 0
     waiting: Claim | None = None
     """A CLAIMED task that this process is being started for."""
+    is_retiring: bool = False
+    """Its process takes nothing new, and goes when what it has is done."""
     ends_for: Cause | None = None
     """Why we kill it, if that is what ends the tasks in it."""
+    ends_because: str | None = None
+    """In words, if its death alone does not explain it."""
     short_lives: int = 0
     restart_at: int | None = 0
     """While it is empty: when a process may be started here. None: it may, and nobody waits to be told."""
@@ -70,10 +78,19 @@ class Slot:
 
     def takes_more(self, now: int) -> bool:
         """Whether a sync task may be put into this slot's queue."""
-        if self.kind is not ChildKind.SYNC or self.state is not SlotState.READY or now < self.full_until:
+        if self.kind is not ChildKind.SYNC or not self.is_open or now < self.full_until:
             return False
         head = self.head
         return head is None or (now - self.head_since < FRESH_US and not head.claim.alone)
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is SlotState.READY and not self.is_retiring
+
+    @property
+    def is_coming_up(self) -> bool:
+        """It is open, or about to be."""
+        return self.state is SlotState.STARTING or self.is_open
 
     def may_start(self, now: int) -> bool:
         return self.state is SlotState.EMPTY and now >= (self.restart_at or 0)
@@ -81,7 +98,7 @@ class Slot:
     def add(self, flight: Flight, now: int) -> None:
         if not self.queue:
             self.head_since = now
-        self.queue[flight.claim.seq, flight.claim.fence] = flight
+        self.queue[flight.key] = flight
 
     def remove(self, key: tuple[int, int], now: int) -> Flight | None:
         flight = self.queue.pop(key, None)
@@ -95,7 +112,8 @@ class Slot:
 
 
 class Slots(dict[int, Slot]):
-    """By number: 0 is the async process, then the sync slots, then those for tasks that run alone."""
+    """By number: 0 is the async process, then the sync slots, then those for tasks that run alone, then the slot of the
+    next async process, which takes over when the one before it may take nothing new."""
 
     def __init__(self, staffing: Staffing) -> None:
         super().__init__((slot.number, slot) for slot in _slots(staffing))
@@ -105,7 +123,8 @@ class Slots(dict[int, Slot]):
 
     def room(self, staffing: Staffing, depths: Mapping[str, int], now: int) -> Room:
         """What they could take now."""
-        is_up = any(slot.state is SlotState.READY and now >= slot.full_until for slot in self.of(ChildKind.ASYNC))
+        shared = self.shared
+        is_up = shared is not None and now >= shared.full_until
         used = sum(len(slot.queue) for slot in self.of(ChildKind.ASYNC))
         return Room(
             staffing.sync_names,
@@ -117,6 +136,19 @@ class Slots(dict[int, Slot]):
             own_free=sum(slot.may_start(now) for slot in self.of(ChildKind.OWN)),
         )
 
+    @property
+    def shared(self) -> Slot | None:
+        """The async process that takes tasks."""
+        return next((slot for slot in self.of(ChildKind.ASYNC) if slot.is_open), None)
+
+    def needs_another(self, slot: Slot) -> bool:
+        """Whether a process in this empty slot is wanted: of the two async ones, one is enough."""
+        return slot.kind is not ChildKind.ASYNC or not any(other.is_coming_up for other in self.of(ChildKind.ASYNC))
+
+    def twin(self, slot: Slot) -> Slot:
+        """The other async slot."""
+        return next(other for other in self.of(ChildKind.ASYNC) if other is not slot)
+
     def idle(self, now: int) -> Slot | None:
         """A sync slot with nothing to do."""
         return next((slot for slot in self.of(ChildKind.SYNC) if not slot.queue and slot.takes_more(now)), None)
@@ -127,10 +159,9 @@ class Slots(dict[int, Slot]):
 
     def are_open(self, now: int) -> bool:
         """All are up, and those for tasks that run alone are free: whatever is ready finds a place."""
-        return all(
-            slot.may_start(now) if slot.kind is ChildKind.OWN else slot.state is SlotState.READY
-            for slot in self.values()
-        )
+        own = all(slot.may_start(now) for slot in self.of(ChildKind.OWN))
+        shared = self.of(ChildKind.ASYNC)
+        return own and (not shared or self.shared is not None) and all(slot.is_open for slot in self.of(ChildKind.SYNC))
 
 
 def _slots(staffing: Staffing) -> Iterator[Slot]:
@@ -142,3 +173,5 @@ def _slots(staffing: Staffing) -> Iterator[Slot]:
         yield Slot(ASYNC_SLOT, ChildKind.ASYNC)
     for number in range(staffing.processes + 1, 2 * staffing.processes + 1):
         yield Slot(number, ChildKind.OWN)
+    if staffing.async_slots:
+        yield Slot(2 * staffing.processes + 1, ChildKind.ASYNC, restart_at=None)

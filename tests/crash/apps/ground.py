@@ -22,6 +22,7 @@ from everbeat import AppConfig, Everbeat, QueueConfig, RecoveryConfig, RetryPoli
 from everbeat.errors import TaskInterrupted
 
 PAUSE = 0.01
+TIMEOUT = 0.3
 
 
 def make_app() -> Everbeat:
@@ -41,6 +42,11 @@ def make_app() -> Everbeat:
         app.task(name=f"{function.__name__}_again", **again)(function)
     for function in (kills_itself, gated_then_patient, a_kills_itself, a_dies_once):
         app.task(name=function.__name__, **after_crashes)(function)
+    for function in (maybe, heeds, heeds_not, counts, returns_late, a_gated, a_heeds_not, a_blocks):
+        app.task(name=f"timed_{function.__name__}", timeout=TIMEOUT)(function)
+    app.task(name="timed_heeds_twice", timeout=TIMEOUT, retry=RetryPolicy(max_attempts=2, base_seconds=0))(heeds)
+    app.task(name="isolated", isolated=True)(quick)
+    app.task(name="a_isolated", isolated=True)(a_quick)
     app.task(name="fails_twice", retry=RetryPolicy(max_attempts=5, base_seconds=0.2, jitter=False))(fails_twice)
     app.task(name="fails_always", retry=RetryPolicy(max_attempts=3, base_seconds=0.05))(fails_always)
     return app
@@ -207,6 +213,12 @@ def held_gil(seconds: int) -> int:
         return fence
 
 
+def counts() -> int:
+    """C code that holds the GIL and looks at no signals: no exception reaches it."""
+    note("start")
+    return sum(range(10**15))
+
+
 def heeds(gate: str) -> int:
     """Stops when it is told to."""
     note("start")
@@ -229,6 +241,33 @@ def heeds_not(gate: str) -> int:
                 note("interrupted")
             else:
                 return fence
+
+
+def returns_late(gate: str) -> int:
+    """Is told to stop, and has a result all the same."""
+    with on_record() as fence:
+        try:
+            wait_at(gate)
+        except TaskInterrupted:
+            note("interrupted")
+        return fence
+
+
+async def a_heeds_not(gate: str) -> int:
+    with on_record() as fence:
+        while not is_open(gate):
+            try:
+                await asyncio.sleep(PAUSE)
+            except asyncio.CancelledError:
+                note("interrupted")
+        return fence
+
+
+async def a_blocks(seconds: int) -> int:
+    """Nothing else runs in this process meanwhile, not even what would tell it to stop."""
+    with on_record() as fence:
+        ctypes.PyDLL(None).sleep(seconds)
+        return fence
 
 
 def fails_twice() -> int:

@@ -1,0 +1,303 @@
+"""Runs that are over their time: told to stop first, killed with their process if they do not."""
+
+import pytest
+from tests.run.stage import SimulatedWorker, Stage
+from tests.words import SECOND, a_policy, enqueue
+
+from everbeat.model.task import TaskError
+
+TIMED = a_policy(timeout=30.0)
+AGAIN = a_policy(max_attempts=5, has_retry=True, jitter=False, base_seconds=2.0)
+TIMED_AGAIN = a_policy(timeout=30.0, max_attempts=2, has_retry=True, jitter=False, base_seconds=2.0)
+TIMED_OUT = TaskError(code="TASK_TIMEOUT", message="the task has run for longer than its timeout")
+ASYNC, NEXT_ASYNC = 0, 3
+"""The slots of the async process of a worker with one sync slot, and of the one after it."""
+
+
+def up(stage: Stage, worker: SimulatedWorker, seconds: float) -> None:
+    """Time passes; the dispatcher turns when it wants to, and once more at the end."""
+    until = stage.clock.mono_us() + round(seconds * SECOND)
+    while (left := until - stage.clock.mono_us()) > 0:
+        stage.clock.advance(max(1, min(left, worker.dispatcher.wait_us())) / SECOND)
+        worker.turn()
+
+
+def begun(stage: Stage, **facts: object) -> tuple[SimulatedWorker, str]:
+    """A worker with one process in which a task has begun."""
+    worker = stage.worker(processes=1)
+    task = enqueue(stage.store, **facts)
+    worker.get_up()
+    worker.crew.begin(1)
+    return worker, task
+
+
+# -- in a process of its own ------------------------------------------------------------------------------------------
+
+
+def test_a_run_over_its_time_is_told_to_stop(stage: Stage) -> None:
+    worker, task = begun(stage, policy=TIMED)
+    child = worker.crew.children[1]
+
+    up(stage, worker, 29.9)
+    assert child.interrupts == []
+    up(stage, worker, 0.2)
+    assert child.interrupts == [task]
+
+    worker.crew.end(1, error=TIMED_OUT)
+    worker.turn()
+    info = stage.task(task)
+    assert (info.status, info.error_code) == ("FAILED", "TASK_TIMEOUT")
+    assert worker.crew.children[1] is child
+
+
+def test_time_counts_from_the_begin_mark(stage: Stage) -> None:
+    worker = stage.worker(processes=1)
+    task = enqueue(stage.store, policy=TIMED)
+    worker.get_up()
+    up(stage, worker, 25)
+    worker.crew.begin(1)
+    child = worker.crew.children[1]
+
+    up(stage, worker, 29.9)
+    assert child.interrupts == []
+    up(stage, worker, 0.2)
+    assert child.interrupts == [task]
+
+
+def test_a_run_that_does_not_listen_is_killed_and_failed_only_when_its_process_is_gone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, task = begun(stage, policy=TIMED)
+    killed: list[int] = []
+    monkeypatch.setattr(worker.crew, "kill", killed.append)
+
+    up(stage, worker, 31.9)
+    assert killed == []
+    up(stage, worker, 1)
+    assert killed == [1]
+    assert stage.status(task) == ["RUNNING"]
+
+    worker.crew.die(1, -9)
+    worker.turn()
+    info = stage.task(task)
+    assert (info.status, info.error_code, info.crash_count) == ("FAILED", "TASK_TIMEOUT", 0)
+    assert info.error_message == (
+        "the task ran for longer than its timeout of 30 s and did not stop; process 1001 on host-1 was killed"
+    )
+    assert stage.events()[-2:] == ["child.killed", "task.failed"]
+
+
+def test_an_outcome_that_is_in_the_channel_wins_over_the_kill(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, task = begun(stage, policy=TIMED)
+    monkeypatch.setattr(worker.crew, "kill", lambda slot: None)
+    up(stage, worker, 33)
+
+    worker.crew.end(1)
+    worker.crew.die(1, -9)
+    worker.turn()
+
+    assert stage.status(task) == ["COMPLETED"]
+
+
+def test_a_run_that_catches_the_timeout_and_returns_has_completed(stage: Stage) -> None:
+    worker, task = begun(stage, policy=TIMED)
+    up(stage, worker, 31)
+
+    worker.crew.end(1)
+    worker.turn()
+
+    assert stage.status(task) == ["COMPLETED"]
+    up(stage, worker, 10)
+    assert sorted(worker.crew.children) == [1]
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_timeout_is_retried_by_the_policy_and_billed(stage: Stage, listens: bool) -> None:
+    worker, task = begun(stage, policy=TIMED_AGAIN)
+    up(stage, worker, 31)
+    if listens:
+        worker.crew.end(1, error=TIMED_OUT)
+    up(stage, worker, 2)
+
+    info = stage.task(task)
+    assert (info.status, info.attempt) == ("PENDING", 1)
+    assert [(a.error_code, a.will_retry) for a in info.attempts] == [("TASK_TIMEOUT", True)]
+
+    worker.crew.get_ready()
+    up(stage, worker, 3)
+    worker.crew.begin(1)
+    up(stage, worker, 40)
+    info = stage.task(task)
+    assert (info.status, info.attempt, info.error_code) == ("FAILED", 2, "TASK_TIMEOUT")
+
+
+def test_quick_tasks_with_a_timeout_never_share_a_queue(stage: Stage) -> None:
+    worker = stage.worker(processes=1)
+    worker.learn("add")
+    timed = [enqueue(stage.store, policy=TIMED) for _ in range(2)]
+    plain = enqueue(stage.store)
+    worker.get_up()
+
+    assert worker.crew.sends == timed[:1]
+
+    worker.crew.run(1)
+    worker.look()
+    worker.crew.run(1)
+    worker.look()
+    assert stage.status(*timed, plain) == ["COMPLETED", "COMPLETED", "RUNNING"]
+
+
+def test_what_ends_in_time_leaves_nothing_to_watch(stage: Stage) -> None:
+    worker, task = begun(stage, policy=TIMED)
+
+    worker.crew.end(1)
+    worker.turn()
+
+    assert stage.status(task) == ["COMPLETED"]
+    assert worker.dispatcher.stops.watched == {}
+    up(stage, worker, 31)
+    assert worker.dispatcher.wait_us() > 10 * SECOND
+
+
+def test_a_process_that_can_not_be_told_is_killed_on_time_all_the_same(stage: Stage) -> None:
+    worker, task = begun(stage, policy=TIMED)
+    child = worker.crew.children[1]
+    child.is_deaf = True
+    up(stage, worker, 30.5)
+    child.is_deaf = False
+    up(stage, worker, 0.2)
+    assert child.interrupts == [task]
+    child.is_deaf = True
+
+    up(stage, worker, 2)
+
+    assert stage.task(task).error_code == "TASK_TIMEOUT"
+
+
+def test_a_timeout_works_while_the_store_is_away_and_while_the_worker_drains(stage: Stage) -> None:
+    worker, task = begun(stage, policy=TIMED)
+    worker.dispatcher.drain(3600 * SECOND)
+    worker.line.is_down = True
+
+    up(stage, worker, 33)
+    assert worker.crew.children == {}
+    worker.line.is_down = False
+    up(stage, worker, 2)
+
+    assert stage.task(task).error_code == "TASK_TIMEOUT"
+    assert worker.dispatcher.is_drained
+
+
+def test_a_process_that_dies_by_itself_after_it_was_told_has_crashed(stage: Stage) -> None:
+    worker, task = begun(stage, policy=TIMED)
+    up(stage, worker, 31)
+
+    worker.crew.die(1, -11)
+    worker.turn()
+
+    info = stage.task(task)
+    assert (info.error_code, info.crash_count) == ("WORKER_CRASHED", 1)
+
+
+# -- in the process that async tasks share ----------------------------------------------------------------------------
+
+
+def sharing(stage: Stage, *policies: str | None) -> tuple[SimulatedWorker, list[str]]:
+    """Async tasks that have begun in one process, the first with a timeout."""
+    worker = stage.worker(processes=1, async_slots=5)
+    tasks = [enqueue(stage.store, name="later", policy=policy) for policy in (TIMED, *policies)]
+    worker.get_up()
+    for _ in tasks:
+        worker.crew.begin(ASYNC)
+    return worker, tasks
+
+
+def test_an_async_run_that_does_not_listen_and_is_alone_is_killed_after_its_grace(stage: Stage) -> None:
+    worker, (task,) = sharing(stage)
+
+    up(stage, worker, 32.1)
+
+    assert stage.task(task).error_code == "TASK_TIMEOUT"
+
+
+def test_neighbours_have_five_seconds_to_end_before_the_process_is_killed(stage: Stage) -> None:
+    worker, (culprit, ends, again, once) = sharing(stage, None, AGAIN, None)
+    crew = worker.crew
+    up(stage, worker, 32.1)
+    assert crew.children[ASYNC].interrupts == [culprit]
+
+    crew.children[ASYNC].taken.rotate(-1)
+    crew.end(ASYNC)  # the second
+    up(stage, worker, 4.8)
+    assert stage.status(culprit, ends, again, once) == ["RUNNING", "COMPLETED", "RUNNING", "RUNNING"]
+    up(stage, worker, 0.2)
+
+    assert stage.status(culprit, ends, again, once) == ["FAILED", "COMPLETED", "CLAIMED", "FAILED"]
+    assert stage.task(culprit).error_code == "TASK_TIMEOUT"
+    assert stage.task(once).error_code == "NEIGHBOUR_CRASHED"
+    info = stage.task(again)
+    assert (info.error_code, info.crash_count) == ("NEIGHBOUR_CRASHED", 0)
+    assert info.error_message == f"process 1002 on host-1 was killed because task {culprit} in it did not stop"
+
+
+def test_the_process_is_killed_as_soon_as_its_last_neighbour_has_ended(stage: Stage) -> None:
+    worker, (culprit, neighbour) = sharing(stage, None)
+    up(stage, worker, 32.1)
+    worker.crew.children[ASYNC].taken.rotate(-1)
+
+    worker.crew.end(ASYNC)
+    worker.turn(2)
+
+    assert stage.status(culprit, neighbour) == ["FAILED", "COMPLETED"]
+
+
+def test_another_process_serves_while_one_is_drained(stage: Stage) -> None:
+    worker, (culprit, neighbour) = sharing(stage, None)
+    up(stage, worker, 32.1)
+    late = enqueue(stage.store, name="later")
+
+    worker.crew.get_ready(NEXT_ASYNC)
+    worker.look()
+    worker.crew.run(NEXT_ASYNC)
+    worker.turn()
+
+    assert stage.status(culprit, neighbour, late) == ["RUNNING", "RUNNING", "COMPLETED"]
+    up(stage, worker, 6)
+    assert sorted(worker.crew.children) == [1, NEXT_ASYNC]
+    assert worker.dispatcher.wait_us() > 10 * SECOND
+
+
+def test_a_run_that_listens_while_its_process_is_drained_is_not_killed(stage: Stage) -> None:
+    worker, (culprit, neighbour) = sharing(stage, None)
+    up(stage, worker, 33)
+
+    worker.crew.end(ASYNC, error=TIMED_OUT)
+    up(stage, worker, 60)
+    assert stage.status(culprit, neighbour) == ["FAILED", "RUNNING"]
+
+    worker.crew.end(ASYNC)
+    worker.turn(2)
+    assert stage.status(neighbour) == ["COMPLETED"]
+    assert ASYNC not in worker.crew.children
+
+
+def test_two_that_do_not_listen_are_both_the_reason(stage: Stage) -> None:
+    worker, tasks = sharing(stage, TIMED)
+
+    up(stage, worker, 32.1)
+
+    assert [stage.task(task).error_code for task in tasks] == ["TASK_TIMEOUT"] * 2
+
+
+def test_what_the_drained_process_has_not_taken_goes_to_the_next(stage: Stage) -> None:
+    worker, (culprit, neighbour) = sharing(stage, None)
+    unread = enqueue(stage.store, name="later")
+    worker.look()
+    up(stage, worker, 32.1)
+
+    worker.crew.get_ready(NEXT_ASYNC)
+    worker.turn()
+    worker.crew.run(NEXT_ASYNC)
+    worker.turn()
+
+    assert stage.status(culprit, neighbour, unread) == ["RUNNING", "RUNNING", "COMPLETED"]
