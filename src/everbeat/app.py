@@ -19,7 +19,16 @@ from everbeat.config.recovery import ACTIONS
 from everbeat.config.setting import CODE
 from everbeat.errors import ConfigError
 from everbeat.handle import TaskHandle
-from everbeat.hooks import AroundTask, ChildHook, Hooks, as_manager, require_child_hook
+from everbeat.hooks import (
+    AroundTask,
+    ChildHook,
+    Hooks,
+    Subscriber,
+    as_manager,
+    require_child_hook,
+    require_event_name,
+    require_subscriber,
+)
 from everbeat.ids import module_name, name_problem, new_id
 from everbeat.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, CrashAction
 from everbeat.options import priority_problem
@@ -34,6 +43,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 AroundT = TypeVar("AroundT", bound=AroundTask)
 HookT = TypeVar("HookT", bound=ChildHook)
+SubscriberT = TypeVar("SubscriberT", bound=Subscriber)
 
 LONGEST_TIMEOUT_SECONDS = 31 * 86_400
 
@@ -193,6 +203,21 @@ class Everbeat:
         self.hooks.child_stop.append(function)
         return function
 
+    @overload
+    def on(self, event: str, function: SubscriberT, /) -> SubscriberT: ...
+    @overload
+    def on(self, event: str, /) -> Callable[[SubscriberT], SubscriberT]: ...
+
+    def on(self, event: str, function: Any = None, /) -> Any:
+        """Call this with each event of that name, "*" for every event, in a process of a worker after the event was
+        committed: `app.on("task.recovered", function)`, or as a decorator. At least once: it may be called again."""
+        require_event_name(event)
+        if function is None:
+            return lambda function: self.on(event, function)
+        require_subscriber(function)
+        self.hooks.subscribers.setdefault(event, []).append(function)
+        return function
+
     # -- the store ----------------------------------------------------------------------------------------------------
 
     @property
@@ -264,7 +289,7 @@ class Everbeat:
             {"name": task.name, "is_async": task.is_async, "timeout": task.timeout, "isolated": task.isolated}
             for task in self._tasks.values()
         ]
-        return self.config.to_facts() | {"tasks": tasks}
+        return self.config.to_facts() | {"tasks": tasks, "events": sorted(self.hooks.subscribers)}
 
 
 _APPS: "weakref.WeakSet[Everbeat]" = weakref.WeakSet()

@@ -85,6 +85,8 @@ def start(
         burst=burst,
         drain_timeout=drain_timeout,
         frame_depth=frame_depth,
+        log_level=log_level,
+        log_format=log_format,
     )
     log.set_up(level=log_level, style=log_format)
     try:

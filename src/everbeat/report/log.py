@@ -181,12 +181,16 @@ def set_up(*, level: str, style: str, root_too: bool = False) -> None:
 
 
 def mark_records(fields: Callable[[], Mapping[str, Any] | None]) -> None:
-    """From now on each record of this process carries what `fields` says when it is made; None adds nothing."""
-    make = logging.getLogRecordFactory()
+    """From now on each record of this process carries what `fields` says when it is made; None adds nothing.
 
-    def make_marked(*args: Any, **kwargs: Any) -> logging.LogRecord:
-        record = make(*args, **kwargs)
-        record.__dict__.update(fields() or {})
-        return record
+    What somebody gave as `extra` stays. Things that do not work: a record factory, because `extra` with one of these
+    names would then raise KeyError in the middle of a task; a filter, because it sees the records of one handler only.
+    """
+    handle = logging.Logger.handle
 
-    logging.setLogRecordFactory(make_marked)
+    def handle_marked(self: logging.Logger, record: logging.LogRecord) -> None:
+        for name, value in (fields() or {}).items():
+            record.__dict__.setdefault(name, value)
+        handle(self, record)
+
+    setattr(logging.Logger, "handle", handle_marked)  # noqa: B010 - replaces a method, for this process only

@@ -32,6 +32,7 @@ import msgspec
 from everbeat.current import CURRENT, CurrentTask, Ownership
 from everbeat.hooks import ChildHook
 from everbeat.model.task import Outcome
+from everbeat.report import log
 from everbeat.run import calling, leash
 from everbeat.run.async_child import AsyncChild, exit_on_return_after_fork
 from everbeat.run.calling import Calling
@@ -39,6 +40,7 @@ from everbeat.run.failure import cut, error_of, interruption, unknown_task
 from everbeat.run.journal import Journal
 from everbeat.run.loading import RunnableApp, RunnableTask, load_app
 from everbeat.run.lockfile import lock_child_byte
+from everbeat.run.subscriber import SubscriberChild
 from everbeat.run.telling import Teller
 from everbeat.run.wire import (
     GONE,
@@ -48,6 +50,7 @@ from everbeat.run.wire import (
     Inbox,
     InterruptKind,
     Job,
+    Kit,
     NotStarted,
     Run,
     ToChild,
@@ -76,14 +79,30 @@ def live(plan: ChildPlan, app: RunnableApp) -> None:
     outcomes = adopt(plan.outcome_fd)
     teller = Teller(outcomes)
     _beat_from_a_thread(journal, plan.slot, plan.kit.beat_seconds, teller)
-    child: AsyncChild | SyncChild
-    if plan.kind is ChildKind.ASYNC:
+    _set_up_log(plan.kit)
+    child: AsyncChild | SyncChild | SubscriberChild
+    if plan.kind is ChildKind.EVENTS:
+        child = SubscriberChild(app.hooks.subscribers, inbox, outcomes)
+    elif plan.kind is ChildKind.ASYNC:
         child = AsyncChild(app, inbox, outcomes, journal, teller)
     else:
         child = SyncChild(app, inbox, outcomes, journal, teller, plan)
     _start_up(app.hooks.child_start, child.wait_for, outcomes)
     child.serve()
     _shut_down(app.hooks.child_stop, child.wait_for)
+
+
+def _set_up_log(kit: Kit) -> None:
+    """A handler if the application has none; and whatever is logged inside a task says inside which."""
+    log.set_up(level=kit.log_level, style=kit.log_format, root_too=True)
+
+    def fields() -> dict[str, Any] | None:
+        task = CURRENT.get(None)
+        if task is None:
+            return None
+        return {"task_id": task.id, "task_name": task.name, "attempt": task.attempt, "worker": kit.worker_id}
+
+    log.mark_records(fields)
 
 
 def _start_up(

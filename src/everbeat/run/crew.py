@@ -221,7 +221,16 @@ class Crew:
         self.facts: AppFacts | None = None
         """What the newest fork server that came up says of the application."""
 
-    def equip(self, lock: WorkerLock, journal: Journal, *, beat_seconds: float) -> None:
+    def equip(
+        self,
+        lock: WorkerLock,
+        journal: Journal,
+        *,
+        beat_seconds: float,
+        worker_id: str = "",
+        log_level: str = "info",
+        log_format: str = "text",
+    ) -> None:
         """What children made from now on lock, write and beat: those of one worker id. Needed before the first `spawn`,
         and again when the worker takes a new id. A child of the old id that could not be ended is not spoken of again:
         SIGKILL is on its way to it, and the old lock says how long it lives."""
@@ -231,7 +240,7 @@ class Crew:
         self._unordered.clear()
         self._news = [news for news in self._news if isinstance(news, AppReady | AppFailed)]
         self._journal = journal
-        self._kit = Kit(str(lock.path), str(journal.path), beat_seconds)
+        self._kit = Kit(str(lock.path), str(journal.path), beat_seconds, worker_id, log_level, log_format)
 
     def fileno(self) -> int:
         """An epoll fd, readable when `collect` has something to do."""

@@ -126,6 +126,8 @@ class Dispatcher:
         self.tally = Tally()
         self.slots = Slots(staffing)
         self.stops = Stops(crew, journal)
+        self.elsewhere: Callable[[News], None] = lambda news: None
+        """Told of processes that run no tasks."""
         self._held: dict[tuple[int, int], tuple[Claim, Slot]] = {}
         self._stuck: dict[tuple[int, int], tuple[Claim, Slot]] = {}
         """What is ours and can not be ended, because the store takes nothing of it."""
@@ -263,6 +265,9 @@ class Dispatcher:
         )
 
     def _hear(self, news: News, now: int) -> None:
+        if not isinstance(news, AppFailed | AppReady) and news.slot not in self.slots:
+            self.elsewhere(news)
+            return
         match news:
             case Finished():
                 slot = self.slots[news.slot]

@@ -52,6 +52,7 @@ class ChildKind(StrEnum):
     SYNC = "sync"
     ASYNC = "async"
     OWN = "own"  # one task, sync or async, then it exits
+    EVENTS = "events"  # no tasks: the application's subscribers
 
 
 class InterruptKind(IntEnum):
@@ -109,6 +110,9 @@ class Kit(msgspec.Struct, array_like=True, frozen=True):
     lock_path: str
     journal_path: str
     beat_seconds: float
+    worker_id: str = ""
+    log_level: str = "info"
+    log_format: str = "text"
 
 
 class Spawn(msgspec.Struct, array_like=True, frozen=True):

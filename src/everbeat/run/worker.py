@@ -35,6 +35,7 @@ from everbeat.run.janitor import Janitor
 from everbeat.run.journal import DEFAULT_ENTRIES, Journal
 from everbeat.run.keeper import Keeper
 from everbeat.run.lockfile import WorkerLock, this_host
+from everbeat.run.messenger import Messenger
 from everbeat.run.reaper import Reaper
 from everbeat.run.recovery import Recovery
 from everbeat.run.resources import Resources
@@ -51,6 +52,7 @@ RETRY_SECONDS = 0.25
 POLL_US = 500_000
 DEFAULT_ASYNC_SLOTS = 100
 DISMISS_SECONDS = 10.0
+LAST_WORDS_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,8 @@ class WorkerOptions:
     burst: bool = False
     drain_timeout: float = 25.0
     frame_depth: int = 64
+    log_level: str = "info"
+    log_format: str = "text"
 
 
 class AppUnusable(Exception):
@@ -170,6 +174,9 @@ class Life:
         self._services: list[Service] = []
         self._version = -1
         self._told_trouble: str | None = None
+        self._events: tuple[str, ...] = tuple(json.loads(facts.config_json).get("events", ()))
+        """That the application subscribes to."""
+        self._messenger: Messenger | None = None
         self._names = (*facts.sync_names, *facts.async_names)
         """As the store has them."""
         self.store = self._open_store(create=creates_store)
@@ -177,7 +184,14 @@ class Life:
         """Whether lock and journal stay: as the proof of our end, and the record of what had begun."""
         self._make_files(self.store.state_directory)
         self._bell = stack.enter_context(closing(self.store.listen(self.worker_id)))
-        self._crew.equip(self._lock, self._journal, beat_seconds=self._interval)
+        self._crew.equip(
+            self._lock,
+            self._journal,
+            beat_seconds=self._interval,
+            worker_id=self.worker_id,
+            log_level=options.log_level,
+            log_format=options.log_format,
+        )
         spool = Spool(self.store.state_directory, worker_id=self.worker_id, store_id=self.store.store_id)
         stack.callback(spool.close)
         self._keeper = Keeper(self._crew, spool, self._clock)
@@ -235,6 +249,8 @@ class Life:
         )
         try:
             self._keeps_files = True
+            if self._events:
+                self.store.subscribe(self._events)
             self.store.register(worker)
         except StoreUnavailable as error:
             self._keeps_files = error.maybe_stored
@@ -259,7 +275,18 @@ class Life:
         self._serve(reaper)
         self._serve(self._keeper)
         self._serve(Janitor(worker_id=self.worker_id, store=self._open_store(), config=recovery, clock=self._clock))
+        if self._events:
+            self._serve_events()
         return report
+
+    def _serve_events(self) -> None:
+        slot = 2 * max(1, self.options.processes) + 1  # the last one that the journal has
+        self._messenger = Messenger(
+            names=self._events, store=self._open_store(), crew=self._crew, slot=slot, clock=self._clock
+        )
+        self._stack.callback(self._messenger.close)
+        self.dispatcher.elsewhere = self._messenger.hear
+        self._serve(self._messenger)
 
     def _serve(self, loop: Loop) -> None:
         self._services.append(Service(loop, self._reporter))
@@ -274,12 +301,16 @@ class Life:
         poll = select.poll()
         for fd in (self._crew.fileno(), self._bell.fileno(), signals.fileno()):
             poll.register(fd, select.POLLIN)
+        if self._messenger is not None:
+            poll.register(self._messenger.fileno(), select.POLLIN)
         stops, asked_at = 0, self._clock.mono_us()
         while not self.dispatcher.is_drained:
             rung = poll.poll(min(self.dispatcher.wait_us(), POLL_US) / 1000)
             if any(fd == self._bell.fileno() for fd, _ in rung):
                 self._bell.clear()
                 self.dispatcher.wake()
+            if self._messenger is not None and any(fd == self._messenger.fileno() for fd, _ in rung):
+                self._messenger.turn()
             if self._clock.mono_us() - asked_at >= POLL_US:
                 asked_at = self._clock.mono_us()
                 self._look_for_changes()
@@ -288,11 +319,11 @@ class Life:
                 self.dispatcher.drain(0 if stops > 1 else round(self.options.drain_timeout * 1_000_000))
             self.dispatcher.tick()
             if self._heartbeat.is_declared_dead or self.dispatcher.is_fenced:
-                self._end(fenced=True)
+                self._end(fenced=True, patience=0.0)
                 return not stops
             if self.options.burst and self.dispatcher.is_idle:
                 self.dispatcher.drain(0)
-        self._end(fenced=False)
+        self._end(fenced=False, patience=0.0 if stops > 1 else LAST_WORDS_SECONDS)
         return False
 
     def _look_for_changes(self) -> None:
@@ -311,6 +342,8 @@ class Life:
             self._version = version
             self.dispatcher.wake()
         self.dispatcher.note_unresponsive()
+        if self._messenger is not None:
+            self._messenger.turn()
 
     def _tell_of_spool(self) -> None:
         """While the store is away this is the only place where it can be said."""
@@ -319,21 +352,27 @@ class Life:
             self._reporter.warn(event.SPOOL_FULL, reason=trouble, kept=len(self._keeper.spool))
         self._told_trouble = trouble
 
-    def _end(self, *, fenced: bool) -> None:
-        """Commit the goodbye, then let go of what proves us alive (PROTOCOL 10)."""
+    def _end(self, *, fenced: bool, patience: float) -> None:
+        """Commit the goodbye, then let go of what proves us alive (PROTOCOL 10). `patience` is for subscribers who are
+        still to be told of something."""
         self._stop_services()
         self.dispatcher.dismiss()
         give_up = time.monotonic() + DISMISS_SECONDS
         while not self.dispatcher.is_dismissed and time.monotonic() < give_up:
-            select.select([self._crew.fileno()], [], [], 0.1)
-            self.dispatcher.tick()
+            self._pass_time(0.1)
         self.dispatcher.keep_rest()
         try:
             self._say_goodbye(fenced=fenced)
             owns_nothing = not self.store.owned_by(self.worker_id, limit=1)
             self._keeps_files = not (owns_nothing and self.dispatcher.is_dismissed)
+            if self._messenger is not None:
+                self._messenger.finish(patience, lambda: self._pass_time(0.02))
         except StoreUnavailable as error:
             self._reporter.store_unavailable("goodbye", error)
+
+    def _pass_time(self, seconds: float) -> None:
+        select.select([self._crew.fileno()], [], [], seconds)
+        self.dispatcher.tick()
 
     def _say_goodbye(self, *, fenced: bool) -> None:
         if fenced:

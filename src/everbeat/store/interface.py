@@ -378,6 +378,9 @@ class Store(Site, Protocol):
     def take_events(self, names: Collection[str], *, limit: int, lease_us: int) -> list[EventInfo]:
         """Some that wait, oldest first. Nobody else is given them before the lease has run out."""
 
+    def keep_events(self, events: Sequence[int], *, lease_us: int) -> None:
+        """They are still being delivered: nobody else is given them for so much longer."""
+
     def settle_events(
         self,
         *,

@@ -43,6 +43,10 @@ class Keeping:
         with self.database.write() as tx:
             return telling.take(tx, names, limit=limit, lease_us=lease_us)
 
+    def keep_events(self, events: Sequence[int], *, lease_us: int) -> None:
+        with self.database.write() as tx:
+            telling.keep(tx, events, lease_us=lease_us)
+
     def settle_events(
         self,
         *,

@@ -67,6 +67,11 @@ def take(tx: Transaction, names: Collection[str], *, limit: int, lease_us: int) 
     ]
 
 
+def keep(tx: Transaction, events: Sequence[int], *, lease_us: int) -> None:
+    """They are still being delivered."""
+    tx.many(PUT_OFF, [(tx.now + lease_us, event_id) for event_id in events])
+
+
 def settle(
     tx: Transaction, delivered: Sequence[int], failed: Sequence[tuple[int, str]], returned: Sequence[int]
 ) -> None:
