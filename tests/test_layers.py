@@ -15,8 +15,8 @@ MAY_IMPORT = {
     "model": {"model"},
     "decide": {"decide", "model"},
     "store": {"store", "decide", "model", "config", "clock", "crashpoint", "errors", "private"},
-    "config": {"config", "model", "errors", "ids"},
-    "report": {"report", "store", "model", "errors", "decide"},
+    "config": {"config", "model", "errors", "ids", "secrecy"},
+    "report": {"report", "store", "model", "errors", "decide", "secrecy"},
     "run": {
         "run",
         "report",
@@ -31,6 +31,7 @@ MAY_IMPORT = {
         "hooks",
         "ids",
         "private",
+        "secrecy",
     },
 }
 IMPURE = {"time", "random", "secrets", "os", "threading", "sqlite3", "logging", "socket", "subprocess", "asyncio"}

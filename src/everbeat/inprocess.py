@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import Context, copy_context
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -186,7 +187,9 @@ class InProcessWorker:
             else:
                 result = context.run(call.run, claim.args)
         except ENDS_A_RUN as exception:
-            error = error_of(exception, call.stage, __file__, calling.__file__)
+            error = error_of(
+                exception, call.stage, __file__, calling.__file__, secrets=partial(task.secrets_in, claim.args)
+            )
         return Outcome(result=result, error=error, began_at=began_at, ended_at=self._store.clock.wall_us())
 
     def _run_hooks(self, hooks: Iterable[ChildHook]) -> None:

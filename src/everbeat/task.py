@@ -19,6 +19,7 @@ from everbeat.ids import name_problem
 from everbeat.model.task import Enqueued, NewTask, TaskKind, TaskPolicy
 from everbeat.options import PLAIN, SendOptions, raise_if
 from everbeat.payload import Payload
+from everbeat.secrecy import secrets_in
 
 if TYPE_CHECKING:
     import sqlite3
@@ -181,6 +182,10 @@ class Task(Sendable[P, R]):
 
     def encode_result(self, value: Any) -> bytes:
         return self.payload.encode_result(value)
+
+    def secrets_in(self, raw: bytes) -> frozenset[str]:
+        """The values among stored arguments that the application redacts, for whoever describes an error."""
+        return secrets_in(raw, self._app.config.redact)
 
     # -- sending ------------------------------------------------------------------------------------------------------
 

@@ -19,9 +19,9 @@ from everbeat import (
     SQLiteConfig,
 )
 from everbeat.config import broker_from_url, to_policy
-from everbeat.config.broker import masked
 from everbeat.model.recovery import RecoveryPolicy
 from everbeat.model.task import TaskPolicy
+from everbeat.secrecy import masked
 
 # -- recovery ---------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from everbeat.config.broker import (
 from everbeat.config.catalogue import suggestion
 from everbeat.config.complete import Completion
 from everbeat.config.recovery import RecoveryConfig
-from everbeat.config.rules import Flag, Modules, Rule, Whole
+from everbeat.config.rules import Flag, Modules, Names, Rule, Whole
 from everbeat.config.setting import Settings, nested, section, setting
 from everbeat.errors import ConfigError
 from everbeat.ids import name_problem
@@ -121,11 +121,13 @@ class AppConfig(Settings):
     """The largest arguments of a task."""
     max_result_bytes: int = setting(MAX_PAYLOAD_BYTES, _PAYLOAD)
     """The largest result of a task."""
+    redact: Sequence[str] = setting((), Names())
+    """Names of arguments, or of fields inside them, whose values are replaced in errors before they are stored."""
 
     def __post_init__(self) -> None:
         if isinstance(self.broker, str):
             object.__setattr__(self, "broker", broker_from_url(self.broker))
-        for listed in ("queues", "imports"):
+        for listed in ("queues", "imports", "redact"):
             value = getattr(self, listed)
             if isinstance(value, Iterable) and not isinstance(value, str):
                 object.__setattr__(self, listed, tuple(value))
@@ -147,6 +149,7 @@ class AppConfig(Settings):
             "auto_migrate": self.auto_migrate,
             "max_args_bytes": self.max_args_bytes,
             "max_result_bytes": self.max_result_bytes,
+            "redact": list(self.redact),
             "origins": {
                 "": dict(self.origins),
                 "broker": dict(self.broker.origins),
@@ -167,4 +170,5 @@ class AppConfig(Settings):
             auto_migrate=facts["auto_migrate"],
             max_args_bytes=facts["max_args_bytes"],
             max_result_bytes=facts["max_result_bytes"],
+            redact=facts["redact"],
         ).with_origins(origins[""])

@@ -15,8 +15,9 @@ from everbeat.config.complete import Completion
 from everbeat.config.rules import Mode, OneOf, Schema
 from everbeat.config.setting import CODE, DEFAULT, Settings, section, setting
 from everbeat.config.surroundings import look_around
-from everbeat.config.urls import POSTGRES, SQLITE, masked
+from everbeat.config.urls import POSTGRES, SQLITE
 from everbeat.errors import ConfigError
+from everbeat.secrecy import masked
 
 DEFAULT_PATH = "everbeat.db"
 Durability = Literal["full", "normal"]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from everbeat.config.urls import masked
+from everbeat.secrecy import masked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,6 +125,23 @@ class Modules(Rule):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Names(Rule):
+    """Of arguments, or of fields inside them."""
+
+    def problem(self, name: str, value: object) -> str | None:
+        if isinstance(value, tuple) and all(isinstance(one, str) and one.strip() == one != "" for one in value):
+            return None
+        return f"{name} must be a list of names such as ['password'], not {value!r}"
+
+    def from_text(self, text: str) -> object:
+        return tuple(part.strip() for part in text.split(","))
+
+    @property
+    def words(self) -> str:
+        return "names; in a variable separated by commas"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mode(Rule):
     """Permission bits, in a variable always octal: 600, 0600 and 0o600 are the same."""
 

@@ -1,19 +1,12 @@
 """URLs and paths of stores: what is wrong with one, and how it is shown. A password is masked before it is shown."""
 
 import os
-import re
 from urllib.parse import urlsplit
+
+from everbeat.secrecy import masked
 
 SQLITE = "sqlite:///"
 POSTGRES = ("postgresql://", "postgres://")
-MASK = "***"
-_USER_SECRET = re.compile(r"(://[^:/@]*:).*@", re.DOTALL)
-_QUERY_SECRET = re.compile(r"([?&](?:ssl)?password=)[^&#]*", re.IGNORECASE)
-
-
-def masked(url: str) -> str:
-    """The URL with every password replaced; rather too much than too little where the URL is not well formed."""
-    return _QUERY_SECRET.sub(rf"\1{MASK}", _USER_SECRET.sub(rf"\1{MASK}@", url))
 
 
 def problem(url: str) -> str | None:

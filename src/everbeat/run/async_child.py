@@ -9,6 +9,7 @@ import asyncio
 import os
 import time
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from everbeat.current import CURRENT, CurrentTask, Ownership
@@ -99,7 +100,9 @@ class AsyncChild:
                 call = Calling(task, current, self._around)
                 result = await self._call(call, job.args, ownership)
         except BaseException as exception:  # noqa: BLE001 - user code
-            error = error_of(exception, call.stage if call else ARGUMENTS_INVALID, __file__, calling.__file__)
+            stage = call.stage if call else ARGUMENTS_INVALID
+            secrets = partial(task.secrets_in, job.args) if task else frozenset
+            error = error_of(exception, stage, __file__, calling.__file__, secrets=secrets)
         del self._running[ownership]
         self._asked.pop(ownership, None)
         self._teller.finish(ownership)

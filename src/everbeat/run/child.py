@@ -23,6 +23,7 @@ import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -242,7 +243,9 @@ class SyncChild:
                     self._interruptible = None  # an interrupt that arrives before this line still ends in `except`
             except BaseException as exception:  # noqa: BLE001 - user code
                 self._interruptible = None
-                error = error_of(exception, call.stage, __file__, calling.__file__)
+                error = error_of(
+                    exception, call.stage, __file__, calling.__file__, secrets=partial(task.secrets_in, job.args)
+                )
         if os.getpid() != self._pid:
             os._exit(0)  # the code forked, and this is not the process that the task was given to
         return Outcome(result=result, error=error, began_at=began_at, ended_at=time.time_ns() // 1000)

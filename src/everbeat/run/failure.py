@@ -4,6 +4,7 @@ Error text comes from user code: it may be huge, undecodable, or raise while bei
 """
 
 import traceback
+from collections.abc import Callable, Collection
 from types import TracebackType
 
 from everbeat.decide.finish import TASK_TIMEOUT
@@ -11,6 +12,7 @@ from everbeat.errors import ResultTooLarge, TaskCancelRequested, TaskInterrupted
 from everbeat.ids import full_name
 from everbeat.model.task import TaskError
 from everbeat.run.wire import InterruptKind
+from everbeat.secrecy import without, without_passwords
 
 UNHANDLED_EXCEPTION = "UNHANDLED_EXCEPTION"
 ARGUMENTS_INVALID = "ARGUMENTS_INVALID"
@@ -34,19 +36,23 @@ def interruption(kind: int) -> TaskInterrupted:
     return exception(message)
 
 
-def error_of(exception: BaseException, stage: str, *own_files: str) -> TaskError:
-    """Describe an exception. `stage` is the code of the step that raised; frames of `own_files` are not shown."""
+def error_of(
+    exception: BaseException, stage: str, *own_files: str, secrets: Callable[[], Collection[str]] = frozenset
+) -> TaskError:
+    """Describe an exception. `stage` is the code of the step that raised; frames of `own_files` are not shown, and
+    neither are `secrets` or passwords."""
+    hidden = secrets()
     where = exception.__traceback__
     while where is not None and where.tb_frame.f_code.co_filename in own_files:
         where = where.tb_next
     return TaskError(
         code=_code(exception, stage),
-        message=cut(_text(exception)),
+        message=cut(without(hidden, _text(exception))),
         exception_type=cut(full_name(type(exception))),
         lineage=tuple(
             cut(full_name(cls)) for cls in type(exception).__mro__ if cls is not object and cls is not BaseException
         ),
-        traceback=cut(_traceback(exception, where)),
+        traceback=cut(without(hidden, _traceback(exception, where))),
     )
 
 
@@ -55,8 +61,8 @@ def unknown_task(name: str) -> TaskError:
 
 
 def cut(text: str) -> str:
-    """As much of a text as is stored: 64 kB, encodable, without NUL, which PostgreSQL refuses."""
-    encoded = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace")
+    """What is stored of a text: 64 kB, encodable, no passwords, and no NUL, which PostgreSQL refuses."""
+    encoded = without_passwords(text).replace("\0", "\\x00").encode("utf-8", "backslashreplace")
     if len(encoded) <= TEXT_LIMIT:
         return encoded.decode()
     half = TEXT_LIMIT // 2 - 16  # a traceback says most at its ends

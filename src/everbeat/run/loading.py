@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from everbeat.config.surroundings import look_around
 from everbeat.errors import ConfigError
 from everbeat.hooks import Hooks
 from everbeat.run.failure import cut
@@ -35,6 +36,8 @@ class RunnableTask(Protocol):
     def decode_args(self, raw: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
 
     def encode_result(self, value: Any) -> bytes: ...
+
+    def secrets_in(self, raw: bytes) -> frozenset[str]: ...
 
 
 class RunnableApp(Protocol):
@@ -66,6 +69,7 @@ class AppUnusable(Exception):
 def load_app(target: str, imports: Iterable[str], *, database_url: str | None = None) -> RunnableApp:
     """Import MODULE:APP, then the modules that register tasks with it. A store that a flag names is used for all that
     its tasks send, too."""
+    _import_what_comes_late()
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     module_name, _, attribute = target.partition(":")
@@ -81,6 +85,13 @@ def load_app(target: str, imports: Iterable[str], *, database_url: str | None = 
     for name in (*imports, *app.imports):
         _import(name)
     return app
+
+
+def _import_what_comes_late() -> None:
+    """Our own imports that otherwise wait for their first use: the store, and the parser of a configuration file. After
+    this a module of the application may have the name of any of them."""
+    importlib.import_module("everbeat.store.sqlite.store")
+    look_around()
 
 
 def _import(name: str) -> Any:
