@@ -40,6 +40,9 @@ class FakeTask:
             raise ResultTooLarge(f"{len(encoded)} bytes")
         return encoded
 
+    def secrets_in(self, raw: bytes) -> frozenset[str]:
+        return frozenset()
+
 
 class FakeApp:
     def __init__(self) -> None:
