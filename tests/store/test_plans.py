@@ -23,6 +23,7 @@ from everbeat.store.verbs import (
     recovering,
     retaining,
     sending,
+    turns,
 )
 
 READY, DUE, OWNED = "everbeat_tasks_ready", "everbeat_tasks_due", "everbeat_tasks_owned"
@@ -94,7 +95,14 @@ PLANS = {
     counting.QUARANTINED: ["SCAN everbeat_tasks USING INDEX everbeat_tasks_quarantined"],
     queueing.LIMITS: ["SCAN everbeat_queues"],
     queueing.OWNED: ["SEARCH everbeat_tasks USING INDEX everbeat_tasks_counted (queue=?)"],
-    queueing.HAS_READY: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=?)"],
+    queueing.HAS_READY.format(name=""): [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=?)"],
+    queueing.HAS_READY.format(name=" AND name = ?"): [
+        f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name=?)"
+    ],
+    turns.HAS_TURN: ["SEARCH everbeat_tasks USING INDEX everbeat_tasks_turn (exclusive_key=?)"],
+    turns.FIRST: ["SEARCH everbeat_tasks USING INDEX everbeat_tasks_line (exclusive_key=?)"],
+    turns.GIVE: [BY_SEQ],
+    turns.NEXT_KEY: ["SEARCH everbeat_tasks USING INDEX everbeat_tasks_line (exclusive_key>?)"],
     queueing.COUNT_THEM: [f"SCAN everbeat_tasks USING INDEX {OWNED}"],
     commanding.FIND: [BY_ID],
     commanding.NEWEST_RESULT: ["SEARCH everbeat_late_outcomes USING INDEX everbeat_late_outcomes_task (task_id=?)"],

@@ -88,9 +88,10 @@ class TaskKind(NamedTuple):
     """Of the tasks of one name that have it, at most one has not ended."""
     good_until: int | None = None
     """Not started by then, it has expired."""
+    exclusive_key: str | None = None
+    """Of the tasks of any name that have it, at most one runs."""
     delay_us: int | None = None
     run_at: int | None = None
-    exclusive_key: str | None = None
 
 
 class NewTask(NamedTuple):
@@ -136,6 +137,7 @@ class Claim:
     """Nothing may wait behind it in its slot's queue, nor it behind others (PROTOCOL 19)."""
     counted: bool = False
     """Its queue has a limit."""
+    exclusive_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,8 @@ class Reaper:
         self._judged_at: int | None = None
         self._looked_at = clock.mono_us()
         self._on_time = 0
+        self._mended = ""
+        """The last exclusive key that was looked at."""
         self._unblocker = Unblocker(store, config, clock, reporter)
 
     def tick(self) -> float:
@@ -71,6 +73,7 @@ class Reaper:
                 self._reporter.recovered(report)
         end_expired(self._store, self._config, self._reporter)
         if is_judge:
+            self._mended = self._store.mend_turns(self._mended)
             self._recovery.tidy()
         self._version = version
 

@@ -142,6 +142,8 @@ class TaskFilter:
     older_than: datetime | None = None
     """Ended before; of those that have not ended, created before."""
     quarantined: bool | None = None
+    force: bool = False
+    """For orders: also what holds an exclusive key and may be running while another one begins."""
     limit: int = 50
 
 
@@ -273,6 +275,10 @@ class Store(Site, Protocol):
     def expire(self, *, settle_us: int) -> list[str]:
         """End some of the tasks that were not started while they were good; none for so long after the wall clock was
         set (PROTOCOL 15). The ids of at most one bite: call it again until there are none."""
+
+    def mend_turns(self, after: str = "") -> str:
+        """Where tasks wait for an exclusive key that is nobody's turn, give the turn to the first of them. Looks at
+        some keys that follow `after`, and says which was the last; "" if there are no more."""
 
     # -- recovery ---------------------------------------------------------------------------------------------------
 

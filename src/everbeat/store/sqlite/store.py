@@ -37,10 +37,13 @@ from everbeat.store.verbs import (
     queueing,
     records,
     recovering,
+    turns,
 )
 
 POLL_SECONDS = 0.5
 """How often a waiter looks without having been woken."""
+MENDED_AT_ONCE = 1000
+"""So many exclusive keys are looked at in one go."""
 SERVED_PER_SECOND = 20
 """How often a sender asks who serves what while somebody unknown listens (a worker about to register, or declared
 dead). Until it is known, the stranger is woken for everything."""
@@ -171,6 +174,15 @@ class SQLiteStore(SQLiteSite, Keeping):
             self._ring_workers(None)  # a claim does not look far behind what is in its way
         return ended
 
+    def mend_turns(self, after: str = "") -> str:
+        with self.database.read() as tx:
+            keys, last = turns.lost(tx, after=after, limit=MENDED_AT_ONCE)
+        if keys:
+            with self.database.write() as tx:
+                turns.hand_over(tx, keys)
+            self._ring_workers(tx.wakes)
+        return last
+
     # -- recovery ---------------------------------------------------------------------------------------------------
 
     def workers(self, *, alive_only: bool = False) -> list[WorkerInfo]:
@@ -277,6 +289,7 @@ class SQLiteStore(SQLiteSite, Keeping):
             accepted = commanding.accept(tx, task_id, actor=actor)
         if accepted:
             self._ring_waiters([task_id])
+            self._ring_workers(tx.wakes)
         return accepted
 
     # -- looking ----------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     found = owning.find(tx, wanted.worker_id, wanted.room, places) if wanted.room is not None else []
     claims = [claim for claim in found if _take(tx, claim, refused)]
     places.offer_in({ending.claim.queue for ending in wanted.endings})
+    owning.leave_asleep(tx)
     return Flushed(
         alive=True,
         settlements=settlements,

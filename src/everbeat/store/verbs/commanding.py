@@ -19,6 +19,7 @@ from everbeat.store.interface import TaskFilter
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs.looking import conditions
 from everbeat.store.verbs.records import Records, add_events, text
+from everbeat.store.verbs.turns import IN_LINE, hand_over, keys_of
 
 BATCH = 500
 
@@ -38,25 +39,27 @@ KEY_IS_FREE = """
     (SELECT 1 FROM everbeat_tasks holder
       WHERE holder.unique_key IS NOT NULL AND holder.status IN ('PENDING', 'CLAIMED', 'RUNNING')
         AND holder.name = everbeat_tasks.name AND holder.unique_key = everbeat_tasks.unique_key))"""
+# While its code may be running, a task keeps its exclusive key (PROTOCOL 24).
+NOT_EXCLUSIVE = "(exclusive_key IS NULL OR status <> 'RUNNING')"
 SAME_KEY = """
 SELECT seq, name, unique_key FROM everbeat_tasks WHERE seq IN ({seqs}) AND unique_key IS NOT NULL ORDER BY seq"""
 
 # Fresh counters: attempt keeps growing because it names runs, so the earlier ones become unbilled. It is good again,
 # without an end: otherwise it would expire at once.
-REVIVE = """
+REVIVE = f"""
 UPDATE everbeat_tasks
    SET status = 'PENDING', fence = fence + 1, worker_id = NULL, free_attempts = attempt, crash_count = 0,
        lost_count = 0, dispatch_count = 0, solo = max(solo, quarantined), quarantined = 0, due_at = NULL, run_at = ?,
-       good_until = NULL, started_at = NULL, finished_at = NULL, waiting_for = NULL,
+       good_until = NULL, started_at = NULL, finished_at = NULL, waiting_for = {IN_LINE},
        error_code = NULL, error_message = NULL, error = NULL, progress = NULL
- WHERE seq IN ({seqs})"""
+ WHERE seq IN ({{seqs}})"""
 
 # The run that is taken away is not billed: who asks for another one must get it.
-REQUEUE = """
+REQUEUE = f"""
 UPDATE everbeat_tasks
-   SET fence = fence + 1, worker_id = NULL, due_at = NULL, run_at = ?,
+   SET fence = fence + 1, worker_id = NULL, due_at = NULL, run_at = ?, waiting_for = {IN_LINE},
        free_attempts = free_attempts + (status = 'RUNNING'), status = 'PENDING'
- WHERE seq IN ({seqs})"""
+ WHERE seq IN ({{seqs}})"""
 
 GIVE_UP = """
 UPDATE everbeat_tasks
@@ -149,6 +152,8 @@ def carry_out(
     for statement, before in _statements(tx, order, reason):
         of = ids if "{ids}" in statement else these
         tx.run(statement.format(ids=_marks(of), seqs=_marks(of)), [*before, *of])
+    if order.change is not None:
+        hand_over(tx, keys_of(tx, these))
     return ids
 
 
@@ -160,6 +165,7 @@ def accept(tx: Transaction, task_id: str, *, actor: str) -> bool:
         return False
     (seq, status, attempt, fence), (late_fence, worker_id, result) = task, late
     tx.run(ACCEPT, (result, tx.now, worker_id, seq, fence, status))
+    hand_over(tx, keys_of(tx, [seq]))
     records = Records(tx)
     records.history(
         task_id=task_id, actor=actor, change=Change.ACCEPT, old=status, new=TaskStatus.COMPLETED, attempt=attempt,
@@ -215,6 +221,8 @@ def _fit(order: Order, wanted: TaskFilter) -> tuple[str, list[Any]]:
         asked.append(("0", []))
     if order.is_for_quarantine:
         asked.append(("quarantined = 1", []))
+    if order in (Order.REQUEUE, Order.FAIL) and not wanted.force:
+        asked.append((NOT_EXCLUSIVE, []))
     if order.change is Change.REVIVE:
         asked += [("args <> x''", []), (KEY_IS_FREE, [])]
     return " AND ".join(said for said, _ in asked), [value for _, values in asked for value in values]

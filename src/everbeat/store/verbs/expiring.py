@@ -10,6 +10,7 @@ from everbeat.model.event import Event
 from everbeat.model.state import Change, TaskStatus
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs.records import Records
+from everbeat.store.verbs.turns import hand_over
 
 BITE = 500
 STEP_US = 5_000_000
@@ -21,7 +22,7 @@ REASON = "it was not started while it was good"
 # everbeat_tasks_good
 NEXT = "SELECT min(good_until) FROM everbeat_tasks WHERE status = 'PENDING' AND good_until IS NOT NULL"
 OVER = """
-SELECT seq, fence, id, name, attempt FROM everbeat_tasks
+SELECT seq, fence, id, name, attempt, exclusive_key FROM everbeat_tasks
  WHERE status = 'PENDING' AND good_until IS NOT NULL AND good_until <= ? ORDER BY good_until LIMIT ?"""
 
 # Primary key; a task that somebody has taken meanwhile is left alone.
@@ -56,13 +57,14 @@ def expire(tx: Transaction, *, boot_id: str, settle_us: int) -> list[str]:
     over = tx.all(OVER, (tx.now, BITE))
     tx.many(EXPIRE, [(tx.now, seq, fence) for seq, fence, *_ in over])
     records = Records(tx)
-    for _, fence, task_id, name, attempt in over:
+    for _, fence, task_id, name, attempt, _ in over:
         records.history(
             task_id=task_id, actor=ACTOR, change=Change.EXPIRE, old=TaskStatus.PENDING, new=TaskStatus.EXPIRED,
             reason=REASON, attempt=attempt, fence=fence, worker_id=None,
         )  # fmt: skip
         records.event(Event(name=event.TASK_EXPIRED, task_id=task_id, facts={"name": name, "attempt": attempt}))
     records.write()
+    hand_over(tx, {row[5] for row in over})
     return [task_id for _, _, task_id, *_ in over]
 
 

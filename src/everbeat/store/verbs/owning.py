@@ -24,8 +24,9 @@ from everbeat.store.interface import Ending, Flush, Flushed, Held, Report
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import totals
 from everbeat.store.verbs.living import beat_for_tasks
-from everbeat.store.verbs.queueing import Places
+from everbeat.store.verbs.queueing import Places, is_ready
 from everbeat.store.verbs.records import Records, add_events, stored_error, text
+from everbeat.store.verbs.turns import IN_LINE, hand_over
 
 IS_ALIVE = "SELECT 1 FROM everbeat_workers WHERE id = ? AND status = 'alive'"
 
@@ -37,9 +38,10 @@ UPDATE everbeat_tasks
 
 # The end of any ownership without a result. Primary key; refuses if the task moved. An unbilled run is counted as free
 # only where it was counted as a run. What was said of an earlier run stays until there is something newer to say.
-END = """
+END = f"""
 UPDATE everbeat_tasks
    SET status = :status, fence = fence + :revoke, finished_at = :finished_at, due_at = :due_at,
+       waiting_for = CASE WHEN :finished_at IS NULL AND :due_at IS NULL THEN {IN_LINE} END,
        run_at = coalesce(:due_at, run_at),
        worker_id = CASE WHEN :finished_at IS NULL THEN NULL ELSE worker_id END,
        free_attempts = free_attempts + CASE WHEN status = 'RUNNING' THEN :free ELSE 0 END,
@@ -47,7 +49,7 @@ UPDATE everbeat_tasks
        dispatch_count = dispatch_count + :dispatches, solo = max(solo, :solo), quarantined = :quarantined,
        error_code = coalesce(:error_code, error_code), error_message = coalesce(:error_message, error_message),
        error = coalesce(:error, error), progress = CASE WHEN :finished_at IS NULL THEN NULL ELSE progress END
- WHERE seq = :seq AND fence = :fence AND worker_id IS :worker_id AND status IN ({sources})"""
+ WHERE seq = :seq AND fence = :fence AND worker_id IS :worker_id AND status IN ({{sources}})"""
 
 ENDINGS = {
     change: END.format(sources=", ".join(f"'{state}'" for state in sorted(OWNED.intersection(sources(change)))))
@@ -104,10 +106,15 @@ UPDATE everbeat_tasks SET status = 'CLAIMED', fence = fence + 1, worker_id = ?, 
  WHERE seq = ? AND fence = ? AND status = 'PENDING'"""
 
 # everbeat_tasks_due. A bounded bite, so that a million tasks due at once do not hold the write lock.
-RIPEN = """
-UPDATE everbeat_tasks SET due_at = NULL
+RIPEN = f"""
+UPDATE everbeat_tasks SET due_at = NULL, waiting_for = {IN_LINE}
  WHERE seq IN (SELECT seq FROM everbeat_tasks WHERE status = 'PENDING' AND due_at IS NOT NULL AND due_at <= ?
                 ORDER BY due_at LIMIT 1000)"""
+
+RIPE_KEYS = """
+SELECT DISTINCT exclusive_key FROM
+    (SELECT exclusive_key FROM everbeat_tasks WHERE status = 'PENDING' AND due_at IS NOT NULL AND due_at <= ?
+      ORDER BY due_at LIMIT 1000)"""
 
 NEXT_DUE = "SELECT min(due_at) FROM everbeat_tasks WHERE status = 'PENDING' AND due_at IS NOT NULL"
 
@@ -124,7 +131,7 @@ SELECT name FROM everbeat_tasks
 # everbeat_tasks_ready, in claim order, without sorting.
 READY = """
 SELECT priority, seq, id, name, queue, fence, attempt, free_attempts, crash_count, lost_count, dispatch_count, solo,
-       policy, args, good_until
+       policy, args, good_until, exclusive_key
   FROM everbeat_tasks
  WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name = ?
  ORDER BY priority, seq"""
@@ -147,9 +154,15 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     places = Places(tx)
     claims = claim_into(tx, wanted.worker_id, wanted.room, places) if wanted.room is not None else []
     places.offer_in({ending.claim.queue for ending in wanted.endings})
+    leave_asleep(tx)
     running = [*started, *(claim for claim in claims if claim.status is TaskStatus.RUNNING)]
     totals.add(tx, times(RESTART, _restarted_after(tx, running)))
     return Flushed(alive=True, settlements=settlements, started=started, claims=claims, next_due_in_us=due_in_us)
+
+
+def leave_asleep(tx: Transaction) -> None:
+    """Nobody is woken for what this flush made ready and has taken itself."""
+    tx.wakes.intersection_update([kind for kind in tx.wakes if is_ready(tx, *kind)])
 
 
 def is_alive(tx: Transaction, worker_id: str) -> bool:
@@ -180,10 +193,12 @@ def settle(tx: Transaction, endings: Sequence[Ending]) -> list[Settlement]:
     rows = [(e.verdict.result, tx.now, e.claim.seq, e.claim.fence, e.claim.worker_id) for e in results]
     all_stored = tx.many(COMPLETE, rows) == len(results)
     if all_stored and len(results) == len(endings):
-        return [Settled(task_id=ending.claim.id) for ending in endings]
-    records = Records(tx)
-    settlements = [_settle_one(tx, ending, records, is_stored=all_stored) for ending in endings]
-    records.write()
+        settlements: list[Settlement] = [Settled(task_id=ending.claim.id) for ending in endings]
+    else:
+        records = Records(tx)
+        settlements = [_settle_one(tx, ending, records, is_stored=all_stored) for ending in endings]
+        records.write()
+    hand_over(tx, {ending.claim.exclusive_key for ending in endings})
     return settlements
 
 
@@ -299,7 +314,9 @@ def ripen(tx: Transaction, room: Room | None) -> int | None:
     """What is due becomes ready, if there is room for something; how long until the next is."""
     due_at = _next_due(tx)
     if due_at is not None and due_at <= tx.now and room is not None and not room.is_empty:
+        keys = [key for (key,) in tx.rows(RIPE_KEYS, (tx.now,))]
         tx.run(RIPEN, (tx.now,))
+        hand_over(tx, keys)
         due_at = _next_due(tx)
     return None if due_at is None else max(0, due_at - tx.now)
 
@@ -347,12 +364,12 @@ def take(tx: Transaction, claims: Sequence[Claim]) -> None:
 
 def claim_of(row: Row, slot: int, worker_id: str, *, counted: bool) -> Claim:
     launched = slot != OWN_PROCESS
-    solo, timeout = bool(row[11]), TaskPolicy.load(row[12]).timeout
+    solo, timeout, key = bool(row[11]), TaskPolicy.load(row[12]).timeout, row[15]
     return Claim(
         seq=row[1], id=row[2], name=row[3], queue=row[4], fence=row[5] + 1, attempt=row[6] + launched,
         free_attempts=row[7], crash_count=row[8], lost_count=row[9], dispatch_count=row[10], solo=solo,
         policy=row[12], args=row[13], worker_id=worker_id, slot=slot, timeout=timeout,
-        alone=solo or timeout is not None, counted=counted,
+        alone=solo or timeout is not None or key is not None, counted=counted, exclusive_key=key,
         status=TaskStatus.RUNNING if launched else TaskStatus.CLAIMED,
     )  # fmt: skip
 
@@ -384,7 +401,8 @@ def _offer(room: Room, row: Row, now: int) -> tuple[Answer, int]:
     if row[14] is not None and row[14] <= now:  # past its time: not started, though nobody has ended it yet
         return Answer.PASS, OWN_PROCESS
     policy = TaskPolicy.load(row[12])
-    return room.offer(row[3], solo=bool(row[11]), alone=policy.timeout is not None, isolated=policy.isolated)
+    must_be_solo = bool(row[11]) or row[15] is not None  # killed for its lease, it must take nobody with it
+    return room.offer(row[3], solo=must_be_solo, alone=policy.timeout is not None, isolated=policy.isolated)
 
 
 def _kinds(tx: Transaction, room: Room, places: Places) -> Iterator[tuple[str, str]]:

@@ -32,7 +32,7 @@ SELECT count(*) FROM everbeat_tasks WHERE counted = 1 AND status IN ('CLAIMED', 
 # everbeat_tasks_ready
 HAS_READY = """
 SELECT 1 FROM everbeat_tasks
- WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? LIMIT 1"""
+ WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ?{name} LIMIT 1"""
 
 PAUSE = """
 INSERT INTO everbeat_queues (name, paused, paused_by) VALUES (?, 1, ?)
@@ -77,8 +77,15 @@ class Places:
         """Tasks of these have ended: where one with a limit has places and ready tasks now, others are woken. They may
         have found it full, and be idle."""
         for queue in queues:
-            if self.is_limited(queue) and self.are_left(queue) and self._tx.one(HAS_READY, (queue,)):
+            if self.is_limited(queue) and self.are_left(queue) and is_ready(self._tx, queue):
                 self._tx.wakes.add((queue, None))
+
+
+def is_ready(tx: Transaction, queue: str, name: str | None = None) -> bool:
+    """Whether a task of this queue, and name if there is one, could be claimed."""
+    if name is None:
+        return tx.one(HAS_READY.format(name=""), (queue,)) is not None
+    return tx.one(HAS_READY.format(name=" AND name = ?"), (queue, name)) is not None
 
 
 def queues(tx: Transaction) -> list[QueueInfo]:

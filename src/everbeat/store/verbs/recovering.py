@@ -26,9 +26,10 @@ from everbeat.store.transaction import Row, RowRefused, Transaction
 from everbeat.store.verbs.owning import NOW, end
 from everbeat.store.verbs.queueing import Places
 from everbeat.store.verbs.records import Records
+from everbeat.store.verbs.turns import hand_over
 
 CLAIM_COLUMNS = """t.seq, t.id, t.name, t.queue, t.fence, t.status, t.attempt, t.free_attempts, t.crash_count,
-       t.lost_count, t.dispatch_count, t.solo, t.policy, t.worker_id"""
+       t.lost_count, t.dispatch_count, t.solo, t.policy, t.worker_id, t.exclusive_key"""
 
 # everbeat_tasks_owned, one step per owner.
 NEXT_OWNER = """
@@ -97,12 +98,14 @@ def requeue_silent_claims(tx: Transaction, *, boot_id: str, silent_for_us: int, 
     """Silence is tested here, in the transaction that acts on it."""
     verdict = Verdict(change=Change.RECOVER, reason=reason, billed=False)
     records = Records(tx)
-    requeued = sum(
-        end(tx, _claim(row), verdict, records, actor=RECOVERY_ACTOR)
+    claims = [
+        _claim(row)
         for owner in _silent_owners(tx, boot_id, silent_for_us, missed_beats=MISSED_BEATS)
         for row in tx.all(CLAIMED_BY, (owner,))
-    )
+    ]
+    requeued = sum(end(tx, claim, verdict, records, actor=RECOVERY_ACTOR) for claim in claims)
     records.write()
+    hand_over(tx, {claim.exclusive_key for claim in claims})
     return requeued
 
 
@@ -150,6 +153,7 @@ def _recover(tx: Transaction, verdicts: Sequence[tuple[Orphan, Verdict]], actor:
         for orphan, verdict in verdicts
     ]
     records.write()
+    hand_over(tx, {orphan.claim.exclusive_key for orphan, _ in verdicts})
     Places(tx).offer_in({orphan.claim.queue for orphan, _ in verdicts})
     return settlements
 
@@ -171,7 +175,7 @@ def _claim(row: Row) -> Claim:
     return Claim(
         seq=row[0], id=row[1], name=row[2], queue=row[3], fence=row[4], status=TaskStatus(row[5]), attempt=row[6],
         free_attempts=row[7], crash_count=row[8], lost_count=row[9], dispatch_count=row[10], solo=bool(row[11]),
-        policy=row[12], args=b"", worker_id=row[13],
+        policy=row[12], args=b"", worker_id=row[13], exclusive_key=row[14],
     )  # fmt: skip
 
 

@@ -11,14 +11,15 @@ from typing import Any
 
 from everbeat.model.task import Enqueued, NewTask, TaskKind
 from everbeat.store.transaction import Transaction
+from everbeat.store.verbs.turns import LINE, hand_over
 
 LAST = "SELECT coalesce(max(seq), 0) FROM everbeat_tasks"
 
 # The unique index on id makes a repeated enqueue a no-op: an unanswered one may be sent again. Many rows in one
 # statement that share the values of their kind take a third of the time of a statement for each.
-OF_KIND = ("name", "queue", "priority", "max_attempts", "policy", "unique_key", "good_until")
+OF_KIND = ("name", "queue", "priority", "max_attempts", "policy", "unique_key", "good_until", "exclusive_key")
 """The first fields of `TaskKind`, stored as they are."""
-COLUMNS = (*OF_KIND, "created_at", "run_at", "due_at")
+COLUMNS = (*OF_KIND, "created_at", "run_at", "due_at", "waiting_for")
 SHARED = ", ".join(f"?{number + 1}" for number in range(len(COLUMNS)))
 INSERT = f"INSERT INTO everbeat_tasks ({', '.join(COLUMNS)}, id, args) VALUES {{rows}} ON CONFLICT DO NOTHING"
 INSERTS = {
@@ -80,12 +81,16 @@ def _insert(tx: Transaction, kind: TaskKind, tasks: list[NewTask]) -> int:
         while at + 2 * width <= len(varying):
             added += tx.run(insert, shared + varying[at : at + 2 * width])
             at += 2 * width
+    if kind.exclusive_key is not None:
+        hand_over(tx, (kind.exclusive_key,))
     return added
 
 
 def _shared(kind: TaskKind, now: int) -> list[Any]:
     run_at = kind.run_at if kind.run_at is not None else now + (kind.delay_us or 0)
-    return [*kind[: len(OF_KIND)], now, run_at, run_at if run_at > now else None]
+    due_at = run_at if run_at > now else None
+    line = f"{LINE}{kind.exclusive_key}" if kind.exclusive_key is not None and due_at is None else None
+    return [*kind[: len(OF_KIND)], now, run_at, due_at, line]
 
 
 def _compare_all(tx: Transaction, tasks: Sequence[NewTask], before: int) -> list[Enqueued]:

@@ -31,6 +31,7 @@ CREATE TABLE everbeat_tasks (
     counted        INTEGER NOT NULL DEFAULT 0,    -- its queue had a limit when it was claimed, or got one since
     waiting_for    TEXT,                 -- why a PENDING task is not ready, if not for a time
     unique_key     TEXT,
+    exclusive_key  TEXT,
     good_until     INTEGER,              -- not started by then, it has expired
     policy         TEXT,
     progress       TEXT,                 -- what the last run says of itself: done, total, note
@@ -61,6 +62,12 @@ CREATE INDEX everbeat_tasks_waiting ON everbeat_tasks (queue)
 -- One task of a name and key that has not ended: what keeps the promise, and what finds the holder.
 CREATE UNIQUE INDEX everbeat_tasks_unique ON everbeat_tasks (name, unique_key)
     WHERE unique_key IS NOT NULL AND status IN ('PENDING', 'CLAIMED', 'RUNNING');
+-- Exclusive keys: who has the turn, at most one, and who stands in line for it, in order.
+CREATE UNIQUE INDEX everbeat_tasks_turn ON everbeat_tasks (exclusive_key)
+    WHERE exclusive_key IS NOT NULL AND waiting_for IS NULL AND due_at IS NULL
+      AND status IN ('PENDING', 'CLAIMED', 'RUNNING');
+CREATE INDEX everbeat_tasks_line ON everbeat_tasks (exclusive_key, priority, seq)
+    WHERE exclusive_key IS NOT NULL AND waiting_for IS NOT NULL AND due_at IS NULL AND status = 'PENDING';
 CREATE INDEX everbeat_tasks_quarantined ON everbeat_tasks (seq)
     WHERE quarantined = 1;
 
