@@ -12,13 +12,11 @@ encoder (NaN becomes null, a str for `bytes` is taken as base64, a subclass lose
 `inspect.Signature.bind` for every call (dearer than all the rest; the Struct's own constructor binds the common case).
 """
 
-import dataclasses
 import inspect
 import logging
-import math
-import sys
+import re
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from inspect import Parameter
 from typing import Any
@@ -26,12 +24,14 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from everbeat.changes import UNENCODABLE, differs, first_change, first_unencodable
 from everbeat.config.app import MAX_PAYLOAD_BYTES, MIB
+from everbeat.custom_types import ENCODER, decode_custom, readable
 from everbeat.errors import PayloadError, ResultTooLarge
 
 WARN_BYTES = MIB
-UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError, msgspec.MsgspecError)
 UNDECODABLE = (ValueError, RecursionError, msgspec.MsgspecError)
+AT_ARGUMENT = re.compile(r"(?P<what>.*?)(?: - at (?:`(?P<key>key)` in )?`\$\.(?P<where>[^`]*)`)", re.DOTALL)
 log = logging.getLogger("everbeat.payload")
 
 
@@ -77,7 +77,7 @@ class Payload:
             arrives = self._args_decoder.decode(raw)
         except msgspec.DecodeError as error:
             raise PayloadError(f"{self._name}(): {_as_argument(str(error))}. Nothing was sent.") from error
-        if arrives != call:
+        if differs(arrives, call):
             self._compare(call, arrives)
         return raw
 
@@ -136,14 +136,14 @@ class Payload:
     def _unencodable(self, call: msgspec.Struct, error: Exception) -> PayloadError:
         for name in call.__struct_fields__:
             value = getattr(call, name)
-            fault = None if value is UNSET else _first_unencodable(value, name)
+            fault = None if value is UNSET else first_unencodable(value, name)
             if fault is not None:
                 return PayloadError(f"{self._name}(): argument {fault}. Nothing was sent.")
         return PayloadError(f"{self._name}(): the arguments can not be encoded: {error}. Nothing was sent.")
 
     def _compare(self, call: msgspec.Struct, arrives: msgspec.Struct) -> None:
         for name in call.__struct_fields__:
-            change = _first_change(getattr(call, name), getattr(arrives, name), name)
+            change = first_change(getattr(call, name), getattr(arrives, name), name)
             if change is not None:
                 raise PayloadError(f"{self._name}(): argument {change}. Nothing was sent.")
 
@@ -163,7 +163,7 @@ class Payload:
         try:
             raw = ENCODER.encode(value)
         except UNENCODABLE as error:
-            fault = _first_unencodable(value, "result") or f"can not be encoded: {error}"
+            fault = first_unencodable(value, "result") or f"can not be encoded: {error}"
             raise PayloadError(f"{self._name}() returned a value that can not be stored: {fault}") from error
         if len(raw) > self._max_result_bytes:
             raise ResultTooLarge(
@@ -177,8 +177,8 @@ class Payload:
         except msgspec.DecodeError as error:
             fault = _in_result(str(error))
             raise PayloadError(f"{self._name}() returned a value that does not fit its annotation: {fault}") from error
-        if arrives != value:
-            change = _first_change(value, arrives, "result")
+        if differs(arrives, value):
+            change = first_change(value, arrives, "result")
             if change is not None:
                 raise PayloadError(f"{self._name}() returned a value that can not be stored: {change}")
         return raw
@@ -205,28 +205,32 @@ class Payload:
             ) from error
 
     @cached_property
+    def _readable_hints(self) -> dict[str, Any]:
+        """The annotation of each parameter as it is decoded."""
+        return {
+            parameter.name: _require_readable(
+                _of_each(parameter, self._hints.get(parameter.name, Any)),
+                f"parameter {parameter.name!r} of {self._name}()",
+                is_needed=parameter.default is Parameter.empty,
+            )
+            for parameter in self._parameters
+        }
+
+    @cached_property
     def _shape(self) -> type[msgspec.Struct]:
         """A Struct with one field for each parameter. One left UNSET is not stored: the function's default applies."""
-        fields = [_field(parameter, self._hints.get(parameter.name, Any)) for parameter in self._parameters]
+        fields = [_field(parameter, self._readable_hints[parameter.name]) for parameter in self._parameters]
         # kw_only only lifts the rule that fields with defaults come last, which keyword-only parameters need not obey.
         return msgspec.defstruct(self._name, fields, forbid_unknown_fields=True, kw_only=not self._is_plain)
 
     @cached_property
     def _args_decoder(self) -> msgspec.json.Decoder[Any]:
-        try:
-            return msgspec.json.Decoder(self._shape, dec_hook=_decode_custom)
-        except TypeError as error:
-            for parameter in self._parameters:
-                _require_decodable(
-                    self._hints.get(parameter.name, Any), f"parameter {parameter.name!r} of {self._name}()"
-                )
-            raise PayloadError(f"the annotations of {self._name}() can not be used: {error}") from error
+        return msgspec.json.Decoder(self._shape, dec_hook=decode_custom)
 
     @cached_property
     def _result_decoder(self) -> msgspec.json.Decoder[Any]:
-        hint = self._hints.get("return", Any)
-        _require_decodable(hint, f"the return annotation of {self._name}()")
-        return msgspec.json.Decoder(hint, dec_hook=_decode_custom)
+        hint = _require_readable(self._hints.get("return", Any), f"the return annotation of {self._name}()")
+        return msgspec.json.Decoder(hint, dec_hook=decode_custom)
 
 
 def decode_plain(raw: bytes | None) -> Any:
@@ -234,97 +238,38 @@ def decode_plain(raw: bytes | None) -> Any:
     return None if raw is None else msgspec.json.decode(raw)
 
 
-def _field(parameter: Parameter, hint: Any) -> Any:
+def _of_each(parameter: Parameter, hint: Any) -> Any:
+    """What the parameter holds as a whole: `*args: int` is a list of them, `**kwargs: Unpack[Options]` one of these."""
     if parameter.kind is Parameter.VAR_POSITIONAL:
-        return parameter.name, list[hint], msgspec.field(default=UNSET)
-    if parameter.kind is Parameter.VAR_KEYWORD:
-        return parameter.name, dict[str, hint], msgspec.field(default=UNSET)
-    if parameter.default is Parameter.empty:
+        return list[hint]
+    if parameter.kind is not Parameter.VAR_KEYWORD:
+        return hint
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Unpack else dict[str, hint]
+
+
+def _field(parameter: Parameter, hint: Any) -> Any:
+    is_variable = parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    if parameter.default is Parameter.empty and not is_variable:
         return parameter.name, hint
     return parameter.name, hint, msgspec.field(default=UNSET)
 
 
-def _require_decodable(hint: Any, what: str) -> None:
+def _require_readable(hint: Any, what: str, *, is_needed: bool = True) -> Any:
     try:
+        hint = readable(hint, is_needed=is_needed)
         msgspec.json.Decoder(hint)
     except TypeError as error:
         raise PayloadError(f"{what} has a type that can not be read from JSON: {error}") from error
-
-
-# -- types that msgspec leaves to us: pydantic models, when pydantic is there ------------------------------------------
-
-
-def _is_model(cls: type) -> bool:
-    pydantic = sys.modules.get("pydantic")  # whoever has a model has imported it
-    return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
-
-
-def _encode_custom(value: Any) -> Any:
-    if _is_model(type(value)):
-        return msgspec.Raw(value.model_dump_json(round_trip=True, by_alias=True, warnings=False).encode())
-    raise NotImplementedError(f"{_type_name(type(value))} has no JSON form")
-
-
-def _decode_custom(cls: type, value: Any) -> Any:
-    if _is_model(cls):
-        return cls.model_validate_json(msgspec.json.encode(value))  # type: ignore[attr-defined]
-    raise TypeError(f"{_type_name(cls)} can not be read from JSON; use a dataclass, a Struct or a pydantic model")
-
-
-ENCODER = msgspec.json.Encoder(enc_hook=_encode_custom)
-
-
-# -- saying where it went wrong: slow, and only then ---------------------------------------------------------------
-
-
-def _first_unencodable(value: Any, path: str) -> str | None:
-    """The innermost part that has no JSON form, with its path."""
-    try:
-        ENCODER.encode(value)
-    except RecursionError:
-        return f"{path!r} contains itself, or is nested too deeply"
-    except UNENCODABLE as error:
-        inner = (_first_unencodable(part, where) for where, part in _parts(value, path))
-        return next(filter(None, inner), f"{path!r} of type {_type_name(type(value))} can not be encoded: {error}")
-    return None
-
-
-def _first_change(sent: Any, arrives: Any, path: str) -> str | None:
-    """The first part that would come back as something else. A list and a tuple count as the same thing."""
-    if isinstance(sent, float) and not math.isfinite(sent):
-        return f"{path!r} is {sent}, which JSON can not express"
-    if isinstance(sent, Mapping) and isinstance(arrives, Mapping) and sent.keys() != arrives.keys():
-        return f"{path!r} has keys that would come back as text; annotate it, for example dict[int, str]"
-    if type(sent) is type(arrives) or {type(sent), type(arrives)} == {list, tuple}:
-        pairs = zip(_parts(sent, path), _parts(arrives, path), strict=False)
-        return next(filter(None, (_first_change(s, a, where) for (where, s), (_, a) in pairs)), None)
-    if sent == arrives:
-        return None
-    was, becomes = _type_name(type(sent)), _type_name(type(arrives))
-    return f"{path!r} is a {was} and would come back as {becomes}; annotate it, or pass what its annotation says"
-
-
-def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """What a value consists of, each part with its path. Nothing for values without parts."""
-    if isinstance(value, Mapping):
-        yield from ((f"{path}[{key!r}]", value[key]) for key in value)
-    elif isinstance(value, list | tuple):
-        yield from ((f"{path}[{index}]", part) for index, part in enumerate(value))
-    elif isinstance(value, msgspec.Struct):
-        yield from ((f"{path}.{name}", getattr(value, name)) for name in value.__struct_fields__)
-    elif dataclasses.is_dataclass(value):
-        yield from ((f"{path}.{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value))
+    return hint
 
 
 def _as_argument(message: str) -> str:
     """msgspec's "Expected `int`, got `str` - at `$.a`", with the argument first."""
-    text, _, where = message.partition(" - at `$.")
-    return f"argument {where.removesuffix('`')!r}: {text}" if where else text
+    said = AT_ARGUMENT.fullmatch(message)
+    if said is None:
+        return message
+    return f"argument {said['where']!r}: {said['what']}{' for a key' if said['key'] else ''}"
 
 
 def _in_result(message: str) -> str:
     return message.replace(" - at `$", " - at `result")
-
-
-def _type_name(cls: type) -> str:
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

@@ -7,12 +7,27 @@ import timeit
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
+from pathlib import Path as FilePath
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    NewType,
+    NotRequired,
+    TypedDict,
+    TypeVar,
+    Unpack,
+)
 
+import attrs
 import msgspec
 import pydantic
+import pydantic.dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,7 +85,78 @@ class Invoice(pydantic.BaseModel):
     due: date
 
 
+T = TypeVar("T")
+UserId = NewType("UserId", int)
+
+
+@dataclass
+class Box(Generic[T]):
+    item: T
+
+
+class Crate(msgspec.Struct, Generic[T]):
+    item: T
+
+
+class Parcel(pydantic.BaseModel, Generic[T]):
+    item: T
+
+
+class Cats(msgspec.Struct, tag=True):
+    many: int
+
+
+class Dogs(msgspec.Struct, tag=True):
+    many: int
+
+
+@attrs.define
+class Gear:
+    name: str
+    at: list[datetime]
+
+
+@pydantic.dataclasses.dataclass
+class Stamp:
+    number: int
+    at: datetime
+
+
+class Rights(enum.IntFlag):
+    READ = 1
+    WRITE = 2
+
+
+class Secretive(pydantic.BaseModel):
+    shown: int
+    _kept: int = pydantic.PrivateAttr(default=3)
+
+
+class Raw(pydantic.BaseModel):
+    raw: bytes
+
+
+class Custom:
+    pass
+
+
+class Text(str):
+    pass
+
+
+class Whole(int):
+    pass
+
+
+class Broken(float):
+    pass
+
+
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+SECRETIVE = Secretive(shown=1)
+SECRETIVE._kept = 9
 
 
 def there_and_back(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -138,6 +224,21 @@ def taking(hint: Any) -> Callable[[Any], None]:
         (Invoice | None, None),
         (Annotated[int, msgspec.Meta(ge=0)], 0),
         (Any, {"a": [1, 2.5, None, True, "x", {"b": {}}]}),
+        (object, 5),
+        (FilePath, FilePath("/a/b")),
+        (dict[str, FilePath], {"a": FilePath("b")}),
+        (Box[datetime], Box(NOON)),
+        (Crate[int], Crate(1)),
+        (Parcel[date], Parcel[date](item=date(2026, 3, 1))),
+        (Cats | Dogs, Dogs(2)),
+        (Gear, Gear("wheel", [NOON])),
+        (Stamp, Stamp(3, NOON)),
+        (Invoice | int, 5),
+        (Invoice | Point, Point(1)),
+        (list[Invoice | str], ["a", Invoice(invoiceNumber=5, due=date(2026, 3, 1))]),
+        (UserId, UserId(3)),
+        (Rights, Rights.READ | Rights.WRITE),
+        (datetime, datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=timezone(timedelta(hours=1)))),
     ],
     ids=str,
 )
@@ -291,6 +392,12 @@ def test_a_call_the_function_would_not_take_is_a_plain_type_error(args: Any, kwa
         (Any, "\ud800", "'x' of type str can not be encoded"),
         (Any, 10**5000, "'x' of type int can not be encoded"),
         (Any, lambda: 1, "'x' of type function can not be encoded"),
+        (datetime, NOON.replace(tzinfo=timezone(timedelta(seconds=30))), "an offset with seconds is not kept"),
+        (Options, {"size": 1, "weight": 2}, "keys that its annotation does not have"),
+        (Secretive, SECRETIVE, "'x._kept'"),
+        (Raw, Raw(raw=b"\xff"), "ser_json_bytes='base64'"),
+        (dict[bool, int], {True: 1}, "argument 'x': Expected `bool`, got `str` for a key"),
+        (Invoice | int, "five", "argument 'x'"),
     ],
     ids=lambda part: part if isinstance(part, str) and part.isascii() else "",
 )
@@ -315,10 +422,37 @@ def test_an_annotation_that_can_not_be_read_from_json_is_refused_by_name(hint: A
 
 
 def test_a_class_that_json_can_not_make_is_refused() -> None:
-    class Custom:
-        pass
+    for hint in (Custom, list[Custom], dict[str, Custom | None], Box[Custom]):
+        with pytest.raises(PayloadError, match=r"parameter 'x' of function.*Custom can not be read from JSON"):
+            Payload(taking(hint)).check()
 
-    assert "Custom" in refusal(taking(Custom), Custom())
+
+def test_a_class_that_json_can_not_make_may_be_the_type_of_a_default() -> None:
+    def function(x: int, helper: Custom | None = None) -> None: ...
+
+    assert there_and_back(function, 1) == ((1,), {})
+    assert "'helper' of type" in refusal(function, 1, Custom())
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"), [(str, Text("a")), (int, Whole(3)), (float, Broken(-0.0)), (Any, Text("a"))]
+)
+def test_a_subclass_of_text_or_number_arrives_as_plain_text_or_number(hint: Any, value: Any) -> None:
+    ((arrived,), _) = there_and_back(taking(hint), value)
+
+    assert (arrived, str(arrived), type(arrived)) == (value, str(value), type(value).__base__)
+
+
+class Sizes(TypedDict):
+    width: int
+    at: NotRequired[datetime]
+
+
+def test_keywords_may_be_typed_one_by_one() -> None:
+    def function(**more: Unpack[Sizes]) -> None: ...
+
+    assert there_and_back(function, width=1, at=NOON) == ((), {"width": 1, "at": NOON})
+    assert "argument 'more.width'" in refusal(function, width="x")
 
 
 def test_annotations_as_text_are_resolved_late() -> None:
