@@ -153,6 +153,7 @@ def page() -> str:
             SEED_EXAMPLE,
             *_seed_table(),
             "## What is in effect\n",
+            "A worker logs each setting that came from a flag, a variable or a file, and from where, when it starts.",
             "`everbeat.config.effective(app.config)` lists every setting: value, passwords masked, and origin.\n",
         ]
     )

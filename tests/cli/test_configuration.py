@@ -71,6 +71,7 @@ def test_commands_and_workers_find_the_store_of_the_file(tmp_path: Path, process
 
     assert started.code == 0, started.err
     assert f"sqlite:///{tmp_path}/here.db" in started.out
+    assert f'by="database_url in {tmp_path}/everbeat.toml, line 1"' in started.err
     assert json.loads(status.out)["store"] == f"sqlite:///{tmp_path}/here.db"
 
 
@@ -90,6 +91,9 @@ def test_recovery_switched_off_by_its_variable_leaves_what_a_dead_worker_held(
 
     assert (off.code, on.code) == (0, 0), off.err + on.err
     assert (left, status(store, task_id)) == (TaskStatus.RUNNING, TaskStatus.FAILED)
+    told = "setting.given name=recovery.auto_fail_stale_running value=false by=EVERBEAT_RECOVERY_ENABLED"
+    assert f"WARNING {told}" in off.err
+    assert "RECOVERY_ENABLED" not in on.err
 
 
 def status(store: Store, task_id: str) -> TaskStatus:

@@ -8,6 +8,8 @@ import pytest
 from tests.cli.by_hand import Command, Ended
 
 from everbeat import Everbeat, PayloadError, TaskFailed, TaskHandle
+from everbeat.cli import out
+from everbeat.report.log import Reporter
 from everbeat.secrecy import without_passwords
 from everbeat.store.interface import TaskFilter
 
@@ -126,6 +128,18 @@ def test_no_secret_is_shown_by_any_command_event_or_log(
 )
 def test_passwords_in_free_text(text: str, shown: str) -> None:
     assert without_passwords(text) == shown
+
+
+def test_complaints_and_log_lines_hide_passwords(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    out.complain("no answer from postgresql://bob:s3cret@db/jobs")
+    with caplog.at_level("INFO", logger="everbeat"):
+        Reporter().say("store.unavailable", error="no answer from postgresql://bob:s3cret@db/jobs")
+
+    assert capsys.readouterr().err == "no answer from postgresql://bob:***@db/jobs\n"
+    (record,) = caplog.records
+    assert SECRET not in f"{record.getMessage()} {vars(record)}"
 
 
 def test_a_stored_text_can_not_paint_move_or_forge_lines_of_the_terminal(vault: Everbeat, process: Command) -> None:

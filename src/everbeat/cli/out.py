@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from everbeat.report.text import Column, clean, plain, table
+from everbeat.secrecy import without_passwords
 
 
 def say(text: str) -> None:
@@ -17,7 +18,7 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    typer.echo("\n".join(map(clean, text.splitlines())), err=True)
+    typer.echo("\n".join(map(clean, without_passwords(text).splitlines())), err=True)
 
 
 def data(value: Any) -> None:

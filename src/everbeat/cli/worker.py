@@ -12,7 +12,8 @@ import typer
 from everbeat import __version__
 from everbeat.cli import given, out, which
 from everbeat.cli.ends import FAILED, USAGE, Refused
-from everbeat.config import RecoveryConfig, broker_from_url
+from everbeat.config import AppConfig, RecoveryConfig, broker_from_url, effective
+from everbeat.config.catalogue import RECOVERY_ENABLED
 from everbeat.model.recovery import RecoveryReport
 from everbeat.model.worker import WorkerHeartbeatStatus, WorkerInfo, WorkerStatus
 from everbeat.report.text import Column, ago, banner, recovery_line, span
@@ -112,7 +113,18 @@ def _announce(life: "Life", report: RecoveryReport | None) -> None:
             recovery=recovery_line(report),
         )
     )
+    _tell_settings(life.config)
     out.say("ready")
+
+
+def _tell_settings(config: AppConfig) -> None:
+    from everbeat.report.log import Reporter
+
+    reporter = Reporter()
+    for one in effective(config):
+        if one.is_from_outside:
+            say = reporter.warn if one.origin == RECOVERY_ENABLED else reporter.say
+            say("setting.given", name=one.key, value=one.value, by=one.origin)
 
 
 # -- list -------------------------------------------------------------------------------------------------------------

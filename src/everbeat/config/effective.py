@@ -6,7 +6,7 @@ from typing import Any
 
 from everbeat.config.app import AppConfig, QueueConfig
 from everbeat.config.rules import Mode
-from everbeat.config.setting import DEFAULT, Settings, settings_of
+from everbeat.config.setting import CODE, DEFAULT, Settings, settings_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +19,9 @@ class Effective:
     """"default", "code", a variable, a key and line of a file, or a flag."""
 
     @property
-    def is_default(self) -> bool:
-        return self.origin == DEFAULT
+    def is_from_outside(self) -> bool:
+        """By a variable, a file or a flag: where whoever reads the code would not look."""
+        return self.origin not in (CODE, DEFAULT)
 
 
 def effective(config: AppConfig) -> tuple[Effective, ...]:

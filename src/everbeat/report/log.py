@@ -17,6 +17,7 @@ from everbeat.errors import StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.recovery import RecoveryReport
+from everbeat.secrecy import without_passwords
 
 LOGGER = logging.getLogger("everbeat")
 TASK_FIELDS = ("task_id", "task_name", "attempt", "worker")
@@ -117,7 +118,8 @@ def line(event: str, facts: Mapping[str, Any]) -> str:
 
 def _log(level: int, event: str, facts: Mapping[str, Any]) -> None:
     if LOGGER.isEnabledFor(level):
-        LOGGER.log(level, "%s", line(event, facts), extra={"event": event, "facts": facts})
+        told = {name: without_passwords(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
+        LOGGER.log(level, "%s", line(event, told), extra={"event": event, "facts": told})
 
 
 def _shown(value: Any) -> str:
