@@ -1,5 +1,6 @@
 """The store as a whole, by the real command: its schema, its backups, and putting one back."""
 
+import os
 import signal
 import sqlite3
 import subprocess
@@ -127,6 +128,27 @@ def test_the_copy_of_a_damaged_store_is_kept_under_another_name_and_exit_1(
     assert "Traceback" not in ended.err
     assert (tmp_path / "copy.db.damaged").exists()
     assert not (tmp_path / "copy.db").exists()
+
+
+def test_a_full_disk_is_told_of_the_place_of_the_copy_and_leaves_nothing(
+    everbeat: Command, store: Store, path: Path, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Full by SQLite's own limit on the new file: a small file system needs root."""
+    connect = copies.connect
+
+    def into_little_room(file: Path, **how: object) -> sqlite3.Connection:
+        connection = connect(file, **how)  # type: ignore[arg-type]
+        if file.name.endswith(".part"):
+            connection.execute("PRAGMA max_page_count=10")
+        return connection
+
+    monkeypatch.setattr(copies, "connect", into_little_room)
+    (tmp_path / "full").mkdir()
+    ended = everbeat("db", "backup", "full/copy.db", "--db", url)
+
+    assert (ended.code, ended.out) == (1, "")
+    assert f"can not write to {tmp_path}/full: database or disk is full" in ended.err
+    assert list((tmp_path / "full").iterdir()) == []
 
 
 # -- restore ----------------------------------------------------------------------------------------------------------
@@ -270,6 +292,36 @@ def test_only_a_sound_backup_of_a_store_is_restored(
     assert "is the store itself" in said("jobs.db")
     assert store_id(path) == before
     assert files_in(tmp_path) == ["bad.db", "jobs.db", "jobs.db-shm", "jobs.db-wal", "notes.txt", "other.db"]
+
+
+def test_a_store_with_pages_of_another_size_is_not_written_over(
+    process: Command, store: Store, tmp_path: Path, url: str
+) -> None:
+    process("db", "backup", "copy.db", "--db", url)
+    with closing(sqlite3.connect(tmp_path / "wide.db")) as wide:
+        wide.execute("PRAGMA page_size=8192")
+        wide.execute("PRAGMA journal_mode=WAL")
+    process("db", "migrate", "--db", "sqlite:///wide.db")
+
+    ended = process("db", "restore", "copy.db", "--yes", "--db", "sqlite:///wide.db")
+
+    assert ended.code == 1
+    assert "has pages of 8192 bytes, the backup of 4096" in ended.err
+    assert not [name for name in files_in(tmp_path) if "replaced" in name]
+
+
+def test_a_truncated_store_is_replaced_and_kept(process: Command, store: Store, path: Path, url: str) -> None:
+    task_id = send(store)
+    process("db", "backup", "copy.db", "--db", url)
+    store.close()
+    whole = path.stat().st_size
+    os.truncate(path, whole // 2)
+
+    ended = process("db", "restore", "copy.db", "--yes", "--json", "--db", url)
+
+    assert ended.code == 0, ended.err
+    assert ids_in(path) == {task_id}
+    assert Path(ended.json["kept"]).stat().st_size == whole // 2
 
 
 def test_somebody_else_s_database_is_not_replaced(process: Command, store: Store, tmp_path: Path, url: str) -> None:

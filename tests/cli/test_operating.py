@@ -41,7 +41,7 @@ def test_a_paused_queue_is_shown_and_resumed(everbeat: Command, store: Store, ur
 
     assert (paused.code, paused.out) == (0, "queue mail is paused: 1 task waits, 0 running\n")
     assert (again.json["paused"], again.json["changed"]) == (True, False)
-    assert shown.out.splitlines()[1].split() == ["mail", "1", "0", "0", "0", "0", "0", "0", "paused"]
+    assert shown.out.splitlines()[1].split() == ["mail", "1", "0", "0", "0", "0", "0", "0", "-", "paused"]
     assert waiting == "its queue mail, which is paused"
     assert resumed.out.startswith("queue mail is resumed")
     assert everbeat("queue", "status", "--json", "--db", url).json["queues"][0]["paused"] is False

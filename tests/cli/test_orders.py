@@ -162,6 +162,18 @@ def test_more_ids_than_a_statement_can_name_are_all_changed(everbeat: Command, s
     assert ended.json["count"] == 501
 
 
+def test_a_retry_by_filter_leaves_the_quarantine_alone(
+    everbeat: Command, store: Store, hand: HandWorker, url: str
+) -> None:
+    poison, plain = quarantined(store, hand), failed_task(store, hand)
+
+    ended = everbeat("task", "retry", "--status", "FAILED", "--yes", "--json", "--db", url)
+
+    assert ended.json["retried"] == [plain]
+    assert found(store, poison).quarantined
+    assert everbeat("task", "retry", poison, "--db", url).code == 0  # by its id it is meant
+
+
 def test_the_quarantine_is_released_and_discarded_by_id(
     everbeat: Command, store: Store, hand: HandWorker, url: str
 ) -> None:

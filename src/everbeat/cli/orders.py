@@ -58,7 +58,8 @@ WORDS = {
         cannot="be retried",
         help="""Run ended tasks again, with fresh counters.
 
-    Those that FAILED, were CANCELLED or EXPIRED: by ids, or by filters. A COMPLETED task is never run again.""",
+    Those that FAILED, were CANCELLED or EXPIRED: by ids, or by filters. Filters leave the quarantine alone (`quarantine
+    release`). A COMPLETED task is never run again.""",
     ),
     Order.RELEASE: Words(
         key="released",
@@ -189,6 +190,8 @@ def _by_ids(
 def _by_filter(
     store: Store, order: Order, wanted: TaskFilter, *, reason: str | None, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
+    if order is Order.RETRY:
+        wanted = replace(wanted, quarantined=False)  # what kept killing its process is released on purpose only
     count = store.count_for(order, wanted)
     if count and not (dry_run or yes):
         _ask(order, count)

@@ -34,6 +34,7 @@ from everbeat.store.verbs.records import ADD_EVENT
 
 PATIENCE = 30.0
 TRIES = 3
+UNWRITABLE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 UNREADABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 GET_META = "SELECT value FROM everbeat_meta WHERE key = ?"
@@ -83,7 +84,8 @@ def _copy(database: Database, part: Path, progress: Progress) -> None:
         target.execute("PRAGMA synchronous=OFF")
         with database.read(steady=True) as tx:
             tx.one("SELECT count(*) FROM sqlite_master")  # the moment that is copied
-            tx.copy_into(target, progress)
+            with _writing(part):
+                tx.copy_into(target, progress)
 
 
 def _problems(path: Path) -> list[str]:
@@ -94,6 +96,17 @@ def _problems(path: Path) -> list[str]:
         except sqlite3.DatabaseError as error:
             return [str(error)]
     return [] if found == ["ok"] else found
+
+
+@contextmanager
+def _writing(part: Path) -> Iterator[None]:
+    """Trouble with the place of the copy is told as such: it is not the store's."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if (error.sqlite_errorcode & 0xFF) in UNWRITABLE:
+            raise CopyRefused(f"can not write to {part.parent}: {error}. The store is as it was.") from error
+        raise
 
 
 @contextmanager
@@ -164,6 +177,7 @@ def restore(database: Database, path: Path, *, actor: str, file_mode: int, progr
         if not exists:
             _finish(part, database.path, like=_with_mode(part.stat(), file_mode))
         elif is_readable(database.path):
+            _compare_page_sizes(part, database.path)
             kept = _write_over(database, part, progress)
         else:
             kept = _rename_away(database.path, part)
@@ -198,7 +212,7 @@ def check(path: Path) -> None:
 
 
 def _fetch(path: Path, part: Path, progress: Progress) -> None:
-    with _reading(path) as source, closing(connect(part, timeout=PATIENCE)) as target:
+    with _reading(path) as source, closing(connect(part, timeout=PATIENCE)) as target, _writing(part):
         source.backup(target, pages=COPY_PAGES, progress=lambda _, left, total: progress(left, total), sleep=0)
 
 
@@ -234,6 +248,19 @@ def _make_ready(part: Path, origin: Path, actor: str) -> tuple[str, int]:
         (orphans,) = connection.execute(OWNED).fetchone()
         connection.execute("COMMIT")
     return store_id, orphans
+
+
+def _compare_page_sizes(part: Path, path: Path) -> None:
+    """SQLite can not write pages of one size over a log of another."""
+    sizes = []
+    for file in (part, path):
+        with closing(connect(file, timeout=PATIENCE)) as connection:
+            sizes.append(connection.execute("PRAGMA page_size").fetchone()[0])
+    if sizes[0] != sizes[1]:
+        raise CopyRefused(
+            f"{path} has pages of {sizes[1]} bytes, the backup of {sizes[0]}. Nothing was changed: stop every process "
+            f"that uses the store, move it away with its log, and repeat."
+        )
 
 
 def _write_over(database: Database, part: Path, progress: Progress) -> Path:
