@@ -12,6 +12,7 @@ from tests.crash.yard import FAST, Worker, Yard, is_alive, is_stopped
 
 from everbeat import AppConfig, SQLiteConfig, TaskStatus
 from everbeat.errors import StoreUnavailable
+from everbeat.model.event import Event
 from everbeat.model.worker import WorkerStatus
 from everbeat.store.open import open_store
 
@@ -392,4 +393,4 @@ def names_the_blocker(path: Path, pid: int) -> bool:
 
 def write_something(path: Path) -> None:
     with closing(open_store(AppConfig(broker=SQLiteConfig(path / "yard.db")), patience=0.5)) as store:
-        store.cancel("nobody", actor="test")
+        store.announce([Event(name="test.written")])
