@@ -326,6 +326,7 @@ def test_a_worker_declared_dead_goes_on_although_a_process_of_it_could_not_be_en
     """One that is being made by a stopped fork server can not."""
     yard = make_yard(**FAST)
     worker = yard.worker(processes=1)
+    yard.until_ended([yard.send("quick"), yard.send("a_quick")])
     (old_id, server), slots = (worker.id, worker.fork_server), worker.slots
     os.kill(server, signal.SIGSTOP)
     os.kill(slots[0], signal.SIGKILL)
@@ -337,7 +338,7 @@ def test_a_worker_declared_dead_goes_on_although_a_process_of_it_could_not_be_en
         files = [path for path in yard.path.iterdir() if path.name.startswith("yard.db") and path.is_file()]
         for path in files:
             path.rename(path.with_name(f"away-{path.name}"))
-        yard.until(lambda: "there is no store" in worker.said(), "it has noticed")
+        yard.until(lambda: "store.unavailable" in worker.said(), "it has noticed")
         for path in files:
             path.with_name(f"away-{path.name}").rename(path)
     yard.until(lambda: worker.info.status is WorkerStatus.ALIVE, "it has a new id")

@@ -47,7 +47,7 @@ PLANS = {
     owning.ADOPT: [BY_SEQ],
     owning.NOW: [BY_SEQ],
     **{ending: [BY_SEQ] for ending in owning.ENDINGS.values()},
-    owning.IS_ALIVE: ["SEARCH everbeat_workers USING PRIMARY KEY (id=?)"],
+    owning.STANDING: ["SEARCH everbeat_workers USING PRIMARY KEY (id=?)"],
     recovering.NEXT_OWNER: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id>?)"],
     recovering.OWNED_BY: [f"SEARCH t USING INDEX {OWNED} (worker_id=? AND rowid>?)"],
     recovering.CLAIMED_BY: [f"SEARCH t USING INDEX {OWNED} (worker_id=?)"],

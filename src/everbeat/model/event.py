@@ -58,6 +58,8 @@ STORE_RETURNED = "store.returned"
 STORE_DEGRADED = "store.degraded"
 RETENTION_COMPLETED = "retention.completed"
 EVENT_UNDELIVERABLE = "event.undeliverable"
+STORE_REPLACED = "store.replaced"
+STORE_RECOGNISED = "store.recognised"
 STORE_RESTORED = "store.restored"
 
 NAMES = frozenset(value for name, value in list(globals().items()) if name.isupper() and "." in value)

@@ -99,6 +99,16 @@ class WorkerState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a store is, and what it knows of one worker."""
+
+    store_id: str
+    beat_seq: int | None
+    """How often the worker has beaten; None: there is no such worker."""
+    is_same_file: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StaleWorker:
     worker_id: str
     last_heartbeat: datetime

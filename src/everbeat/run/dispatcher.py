@@ -133,6 +133,10 @@ class Dispatcher:
         """What is ours and can not be ended, because the store takes nothing of it."""
         self._told_refused: set[tuple[str | None, str]] = set()
         self.is_fenced = False
+        self.is_displaced = False
+        """The store is not the one that we entered (PROTOCOL 8): nothing is written to it, outcomes are kept."""
+        self.seen_beat = 0
+        """The last beat that the store has acknowledged."""
         self.turns = 0
         self._hungry = True
         self._found_all = False
@@ -223,6 +227,8 @@ class Dispatcher:
     def is_drained(self) -> bool:
         if self._draining is None:
             return False
+        if self.is_displaced:
+            return not any(slot.queue for slot in self.slots.values())
         return (not self._held and not self._endings) or self._draining.is_hopeless(self.clock.mono_us())
 
     def dismiss(self) -> None:
@@ -242,7 +248,8 @@ class Dispatcher:
 
     @property
     def is_dismissed(self) -> bool:
-        return not self._endings and all(slot.state is SlotState.EMPTY for slot in self.slots.values())
+        is_told = self.is_displaced or not self._endings
+        return is_told and all(slot.state is SlotState.EMPTY for slot in self.slots.values())
 
     # -- hearing ----------------------------------------------------------------------------------------------------
 
@@ -371,7 +378,7 @@ class Dispatcher:
 
     @property
     def _starts_nothing(self) -> bool:
-        return self._is_closing or self._is_full
+        return self._is_closing or self._is_full or self.is_displaced
 
     def _restart_slots(self, now: int) -> None:
         for slot in self.slots.values():
@@ -485,6 +492,9 @@ class Dispatcher:
         return self.slots.room(self.staffing, self.pace.depths, now)
 
     def _flush(self, now: int) -> None:
+        if self.is_displaced:
+            self.keep_rest()
+            return
         room = self._room(now)
         is_offer = not room.is_empty
         if not self._has_news_for_store() and not (is_offer and self._hungry):
@@ -493,10 +503,10 @@ class Dispatcher:
         endings, starts, events = self._endings, self.slots.to_start(), self._events
         wanted = Flush(
             worker_id=self.worker_id, endings=[ending for ending, _ in endings], starts=starts, room=room,
-            events=events, reports=list(self._reports.values()),
+            events=events, reports=list(self._reports.values()), seen_beat=self.seen_beat,
         )  # fmt: skip
         flushed = self._write(wanted, now)
-        if flushed is None:
+        if flushed is None or flushed.is_older:
             return
         self._retries, self._retry_at = 0, 0
         self._endings, self._events, self._reports = [], [], {}
@@ -526,7 +536,9 @@ class Dispatcher:
         except StoreUnavailable as error:
             self._store_failed(error, now)
         finally:
-            self.keeper.end(is_stored=flushed is not None)
+            self.keeper.end(is_stored=flushed is not None and not flushed.is_older)
+        if flushed is not None and flushed.is_older:
+            self.is_displaced = True
         return flushed
 
     def _set_aside(
@@ -627,7 +639,7 @@ class Dispatcher:
             yield self._due_at
         if self.stops.look_at is not None:
             yield self.stops.look_at
-        if self._has_news_for_store() or self._retries:
+        if (self._has_news_for_store() or self._retries) and not self.is_displaced:
             yield self._retry_at
         for slot in self.slots.values():
             if slot.kind is ChildKind.SYNC and len(slot.queue) > 1:

@@ -45,15 +45,19 @@ class Heartbeat:
         self.is_declared_dead = False
 
     def tick(self) -> float:
-        if self.is_declared_dead or not self._dispatcher_turns():
+        if self.is_declared_dead or self._dispatcher.is_displaced or not self._dispatcher_turns():
             return min(1.0, self._interval)
         held = self._dispatcher.held()
-        beat = self._store.beat(self._worker_id, held, self._picture(held))
+        beat = self._store.beat(self._worker_id, held, self._picture(held), self._dispatcher.seen_beat)
         if news := self._reporter.store_returned():  # a read that goes well would prove less
             self._store.announce(news)
-        if not beat.alive:
+        if beat.is_older:
+            self._dispatcher.is_displaced = True
+        elif not beat.alive:
             self.is_declared_dead = True
+        if not beat.alive:
             return self._interval
+        self._dispatcher.seen_beat = beat.seq
         self._return_strangers(beat.strangers)
         return self._interval
 

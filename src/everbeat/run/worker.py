@@ -14,7 +14,7 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from everbeat.model.worker import NewWorker, QueueSetting
 from everbeat.report.log import Reporter
 from everbeat.run.crew import AppFacts, AppFailed, Crew
 from everbeat.run.dispatcher import Dispatcher
+from everbeat.run.ground import Ground
 from everbeat.run.heartbeat import Heartbeat
 from everbeat.run.janitor import Janitor
 from everbeat.run.journal import DEFAULT_ENTRIES, Journal
@@ -93,15 +94,16 @@ def run_worker(
         crew = Crew(target=options.target, imports=options.imports, database_url=options.database_url)
         outer.callback(crew.stop)
         crew.start()
-        lives = 0
+        lives, store_id = 0, None
         while facts := _await_app(crew, signals):
             lives += 1
             with ExitStack() as stack:
-                entry = Entry(options, crew, facts, clock, reporter)
+                entry = Entry(options, crew, facts, clock, reporter, store_id)
                 begun = entry.begin_life(stack, signals, insist=lives > 1)
                 if begun is None:
                     return 0
                 life, report = begun
+                store_id = life.store_id
                 announce(life, report)
                 if not life.go_on(signals):
                     return 0
@@ -132,6 +134,8 @@ class Entry:
     facts: AppFacts
     clock: Clock
     reporter: Reporter
+    store_id: str | None
+    """Of the store that this worker was in before."""
 
     def begin_life(
         self, stack: ExitStack, signals: Signals, *, insist: bool
@@ -172,6 +176,8 @@ class Life:
         self._reporter = entry.reporter
         self._stack = stack
         self._services: list[Service] = []
+        self._paused: list[Loop] = []
+        """While the store is not the one that we entered."""
         self._version = -1
         self._told_trouble: str | None = None
         self._events: tuple[str, ...] = tuple(json.loads(facts.config_json).get("events", ()))
@@ -192,7 +198,8 @@ class Life:
             log_level=options.log_level,
             log_format=options.log_format,
         )
-        spool = Spool(self.store.state_directory, worker_id=self.worker_id, store_id=self.store.store_id)
+        self.store_id = _same_store(self.store, entry.store_id)
+        spool = Spool(self.store.state_directory, worker_id=self.worker_id, store_id=self.store_id)
         stack.callback(spool.close)
         self._keeper = Keeper(self._crew, spool, self._clock)
         self.dispatcher = Dispatcher(
@@ -215,6 +222,14 @@ class Life:
             interval=self._interval,
             reporter=self._reporter,
             resources=Resources(self._clock),
+        )
+
+        self._ground = Ground(
+            worker_id=self.worker_id,
+            store=self.store,
+            store_id=self.store_id,
+            dispatcher=self.dispatcher,
+            reporter=self._reporter,
         )
 
     def _make_files(self, directory: Path) -> None:
@@ -292,9 +307,11 @@ class Life:
         self._services.append(Service(loop, self._reporter))
         self._services[-1].start()
 
-    def _stop_services(self) -> None:
-        for service in self._services:
+    def _stop_services(self, loops: Sequence[Loop] | None = None) -> None:
+        """Those of these loops, or all."""
+        for service in [service for service in self._services if loops is None or service.loop in loops]:
             service.stop()
+            self._services.remove(service)
 
     def go_on(self, signals: Signals) -> bool:
         """Turn the dispatcher until this life ends. True: it was declared dead, and another one should begin."""
@@ -318,7 +335,7 @@ class Life:
                 stops += asked
                 self.dispatcher.drain(0 if stops > 1 else round(self.options.drain_timeout * 1_000_000))
             self.dispatcher.tick()
-            if self._heartbeat.is_declared_dead or self.dispatcher.is_fenced:
+            if (self._heartbeat.is_declared_dead or self.dispatcher.is_fenced) and self._stands():
                 self._end(fenced=True, patience=0.0)
                 return not stops
             if self.options.burst and self.dispatcher.is_idle:
@@ -329,6 +346,8 @@ class Life:
     def _look_for_changes(self) -> None:
         """The slow poll under the bell; and, now and then, a look at processes that do not answer."""
         self._tell_of_spool()
+        if not self._stands():
+            return
         try:
             if self.dispatcher.staffing.names != frozenset(self._names):
                 names = tuple(sorted(self.dispatcher.staffing.names))
@@ -344,6 +363,24 @@ class Life:
         self.dispatcher.note_unresponsive()
         if self._messenger is not None:
             self._messenger.turn()
+
+    def _stands(self) -> bool:
+        """Whether the store is the one that we entered, as far as can be told. If it is not, only the processes are
+        served: no loop may write to it, and nobody declared us dead."""
+        try:
+            stands = self._ground.look()
+        except StoreUnavailable as error:
+            self._reporter.store_unavailable("dispatcher", error)
+            return not self.dispatcher.is_displaced
+        if not stands and not self._paused:
+            self._heartbeat.is_declared_dead = self.dispatcher.is_fenced = False
+            self._paused = [service.loop for service in self._services if service.loop is not self._keeper]
+            self._stop_services(self._paused)
+        elif stands and self._paused:
+            paused, self._paused = self._paused, []
+            for loop in paused:
+                self._serve(loop)
+        return stands
 
     def _tell_of_spool(self) -> None:
         """While the store is away this is the only place where it can be said."""
@@ -361,6 +398,8 @@ class Life:
         while not self.dispatcher.is_dismissed and time.monotonic() < give_up:
             self._pass_time(0.1)
         self.dispatcher.keep_rest()
+        if self.dispatcher.is_displaced:
+            return
         try:
             self._say_goodbye(fenced=fenced)
             owns_nothing = not self.store.owned_by(self.worker_id, limit=1)
@@ -409,6 +448,17 @@ def _config(facts: AppFacts) -> AppConfig:
     if config.eager:
         raise ConfigError("eager is for tests: tasks run where they are sent, so a worker would never see one")
     return config
+
+
+def _same_store(store: Store, before: str | None) -> str:
+    """A worker that takes a new id does not change to another store (PROTOCOL 8)."""
+    found = store.store_id
+    if before is not None and found != before:
+        raise StoreUnavailable(
+            f"{store.location} is another store than the one this worker was in (its id is {found}, and was {before}). "
+            f"Put the right file back, or stop this worker and start it again."
+        )
+    return found
 
 
 def _async_slots(options: WorkerOptions, facts: AppFacts) -> int:

@@ -19,7 +19,7 @@ from everbeat.model.recovery import Orphan, RecoveryReport, Settlement, Verdict
 from everbeat.model.retention import Bite, Cut, Kept
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Enqueued, Finished, LateOutcome, NewTask, Outcome, TaskInfo
-from everbeat.model.worker import NewWorker, WorkerInfo, WorkerState
+from everbeat.model.worker import NewWorker, Standing, WorkerInfo, WorkerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,8 @@ class Flush:
     room: Room | None = None
     events: Sequence[Event] = ()
     reports: Sequence[Report] = ()
+    seen_beat: int | None = None
+    """The last beat of this worker that was acknowledged: a store that knows less is not written to (PROTOCOL 8)."""
     row_by_row: bool = False
     """After `RowRefused`: whatever can not be written is left out, the rest is done (PROTOCOL 7)."""
 
@@ -67,6 +69,8 @@ class Refused:
 class Flushed:
     alive: bool
     """False: this worker was declared dead. Nothing was started or claimed."""
+    is_older: bool = False
+    """The store knows less than it did. Nothing was written."""
     settlements: list[Settlement] = field(default_factory=list)
     """One for each ending, in order."""
     started: list[Claim] = field(default_factory=list)
@@ -91,6 +95,10 @@ class Held:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
     alive: bool
+    seq: int = 0
+    """How many there were, with this one."""
+    is_older: bool = False
+    """The store knows nothing of this worker, or less than it acknowledged. Nothing was written (PROTOCOL 8)."""
     strangers: list[Claim] = field(default_factory=list)
     """Tasks the store shows as this worker's that were not in its set (PROTOCOL 9)."""
 
@@ -260,9 +268,13 @@ class Store(Site, Protocol):
     def renew_names(self, worker_id: str, task_names: Collection[str]) -> None:
         """The application of this worker was imported again and knows these tasks now."""
 
-    def beat(self, worker_id: str, held: Collection[Held], state: WorkerState | None = None) -> Beat:
+    def standing(self, worker_id: str) -> Standing:
+        """What this store is, and what it knows of a worker."""
+
+    def beat(self, worker_id: str, held: Collection[Held], state: WorkerState | None = None,
+             seen: int | None = None) -> Beat:  # fmt: skip
         """Renew the worker row and write one heartbeat per held claim, with a snapshot of the worker if there is one.
-        Never revives a worker declared dead."""
+        Never revives a worker declared dead. `seen`: the last beat that was acknowledged."""
 
     def retire(self, worker_id: str, facts: Mapping[str, Any] | None = None) -> None:
         """Say goodbye: the worker is stopped, what it still owns is free to be recovered."""

@@ -131,6 +131,7 @@ class Database:
         self._reader: sqlite3.Connection | None = None
         self._is_writing = False
         self._is_closed = False
+        self._file: tuple[int, int] | None = None
         self._put_away = False
         self._pid = os.getpid()
         self._changes = 0
@@ -207,6 +208,11 @@ class Database:
                 self._end(writer)
                 if self._writer is writer:
                     writer.execute(f"PRAGMA busy_timeout={BEGIN_WAIT_MS}")
+
+    @property
+    def is_same_file(self) -> bool:
+        """Whether the file that was opened first is still the one of this name. Asked of the name only."""
+        return self._file is None or self._file == _file_at(self.path)
 
     def data_version(self) -> int:
         """Changes whenever another connection has committed."""
@@ -357,6 +363,7 @@ class Database:
             connection.execute("PRAGMA cache_size=-16000")
             if query_only:
                 connection.execute("PRAGMA query_only=1")
+            self._file = self._file or _file_at(self.path)
         except sqlite3.Error as error:
             if connection is not None:
                 connection.close()
@@ -386,6 +393,14 @@ class Database:
 _OPEN: "weakref.WeakSet[Database]" = weakref.WeakSet()
 _UNSAFE: set[Path] = set()
 """Files that this process inherited in the middle of a transaction of its parent."""
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _is_busy(error: sqlite3.Error) -> bool:

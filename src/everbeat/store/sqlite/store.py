@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from everbeat.model.order import Order
 from everbeat.model.recovery import Adopted, Orphan, RecoveryReport, Settled, Settlement, Verdict
 from everbeat.model.state import TaskStatus, target
 from everbeat.model.task import Claim, Enqueued, Finished, LateOutcome, NewTask, TaskInfo
-from everbeat.model.worker import NewWorker, WorkerInfo, WorkerState
+from everbeat.model.worker import NewWorker, Standing, WorkerInfo, WorkerState
 from everbeat.store.interface import Beat, Flush, Flushed, Held, QueueCount, QueueInfo, StaleTask, TaskFilter
 from everbeat.store.sqlite import borrowed, migrate, side
 from everbeat.store.sqlite.bells import Bell, Ringer, digest
@@ -135,15 +136,21 @@ class SQLiteStore(SQLiteSite, Keeping):
         with self.database.write() as tx:
             living.renew_names(tx, worker_id, task_names)
 
-    def beat(self, worker_id: str, held: Collection[Held], state: WorkerState | None = None) -> Beat:
+    def standing(self, worker_id: str) -> Standing:
+        with self.database.read() as tx:
+            return living.standing(tx, worker_id, is_same_file=self.database.is_same_file)
+
+    def beat(self, worker_id: str, held: Collection[Held], state: WorkerState | None = None,
+             seen: int | None = None) -> Beat:  # fmt: skip
         with self.database.write("beat") as tx:
-            if not living.beat(tx, worker_id, held):
-                return Beat(alive=False)
+            beat = living.beat(tx, worker_id, held, seen)
+            if not beat.alive:
+                return beat
             if state is not None:
                 living.add_state(tx, worker_id, state)
             known = {(one.task_id, one.fence) for one in held}
             owned = recovering.owned_by(tx, worker_id, limit=10_000)
-        return Beat(alive=True, strangers=[claim for claim in owned if (claim.id, claim.fence) not in known])
+        return replace(beat, strangers=[claim for claim in owned if (claim.id, claim.fence) not in known])
 
     def retire(self, worker_id: str, facts: Mapping[str, Any] | None = None) -> None:
         with self.database.write("retire") as tx:

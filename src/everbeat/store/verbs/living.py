@@ -13,8 +13,8 @@ from typing import Any
 from everbeat.decide.liveness import is_outage
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.worker import Host, LockIdentity, NewWorker, WorkerInfo, WorkerState, WorkerStatus
-from everbeat.store.interface import Held
+from everbeat.model.worker import Host, LockIdentity, NewWorker, Standing, WorkerInfo, WorkerState, WorkerStatus
+from everbeat.store.interface import Beat, Held
 from everbeat.store.moments import moment, moment_or_none
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs.records import add_events, text
@@ -31,7 +31,7 @@ VALUES (?, ?, 'alive', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 RENEW_NAMES = "UPDATE everbeat_workers SET task_names = ? WHERE id = ? AND status = 'alive'"
 
-BEATER = "SELECT boot_id FROM everbeat_workers WHERE id = ? AND status = 'alive'"
+BEATER = "SELECT boot_id, status, beat_seq FROM everbeat_workers WHERE id = ?"
 
 BEAT = """
 UPDATE everbeat_workers SET beat_at = ?, beat_mono = ?, beat_seq = beat_seq + 1 WHERE id = ? AND status = 'alive'"""
@@ -128,15 +128,22 @@ def renew_names(tx: Transaction, worker_id: str, task_names: Collection[str]) ->
     tx.run(RENEW_NAMES, (json.dumps(tuple(task_names)), worker_id))
 
 
-def beat(tx: Transaction, worker_id: str, held: Collection[Held]) -> bool:
+def beat(tx: Transaction, worker_id: str, held: Collection[Held], seen: int | None = None) -> Beat:
     beater = tx.one(BEATER, (worker_id,))
-    if beater is None:
-        return False
-    (boot_id,) = beater
+    if seen is not None and (beater is None or beater[2] < seen):
+        return Beat(alive=False, is_older=True)
+    if beater is None or beater[1] != WorkerStatus.ALIVE:
+        return Beat(alive=False)
+    boot_id, _, seq = beater
     _keep_health(tx, boot_id)
     tx.run(BEAT, (tx.now, tx.mono, worker_id))
     beat_for_tasks(tx, worker_id, held)
-    return True
+    return Beat(alive=True, seq=seq + 1)
+
+
+def standing(tx: Transaction, worker_id: str, *, is_same_file: bool) -> Standing:
+    beater = tx.one(BEATER, (worker_id,))
+    return Standing(store_id=store_id(tx), beat_seq=beater[2] if beater else None, is_same_file=is_same_file)
 
 
 def beat_for_tasks(tx: Transaction, worker_id: str, held: Collection[Held]) -> None:

@@ -20,6 +20,7 @@ from everbeat.model.event import Event
 from everbeat.model.recovery import RECOVERY_ACTOR, Adopted, Settled, Settlement, Superseded, Verdict
 from everbeat.model.state import OWNED, REVOKES, Change, TaskStatus, sources, target
 from everbeat.model.task import Claim, Outcome, TaskPolicy
+from everbeat.model.worker import WorkerStatus
 from everbeat.store.interface import Ending, Flush, Flushed, Held, Report
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import totals
@@ -28,7 +29,7 @@ from everbeat.store.verbs.queueing import Places, is_ready
 from everbeat.store.verbs.records import Records, add_events, stored_error, text
 from everbeat.store.verbs.turns import IN_LINE, hand_over
 
-IS_ALIVE = "SELECT 1 FROM everbeat_workers WHERE id = ? AND status = 'alive'"
+STANDING = "SELECT status, beat_seq FROM everbeat_workers WHERE id = ?"
 
 # Fast path of `end`: most runs end in a result. Primary key; refuses a superseded owner.
 COMPLETE = """
@@ -142,12 +143,15 @@ their own is not walked to its end every time."""
 
 
 def flush(tx: Transaction, wanted: Flush) -> Flushed:
+    standing = tx.one(STANDING, (wanted.worker_id,))
+    if wanted.seen_beat is not None and (standing is None or standing[1] < wanted.seen_beat):
+        return Flushed(alive=False, is_older=True)
     if wanted.reports:
         keep(tx, wanted.worker_id, wanted.reports)  # first: some of them may be ending
     settlements = settle(tx, wanted.endings) if wanted.endings else []
     if wanted.events:
         add_events(tx, wanted.events)
-    if not is_alive(tx, wanted.worker_id):
+    if standing is None or standing[0] != WorkerStatus.ALIVE:
         return Flushed(alive=False, settlements=settlements)
     started = [claim for claim in wanted.starts if start(tx, wanted.worker_id, claim)]
     due_in_us = ripen(tx, wanted.room)
@@ -166,7 +170,8 @@ def leave_asleep(tx: Transaction) -> None:
 
 
 def is_alive(tx: Transaction, worker_id: str) -> bool:
-    return tx.one(IS_ALIVE, (worker_id,)) is not None
+    standing = tx.one(STANDING, (worker_id,))
+    return standing is not None and standing[0] == WorkerStatus.ALIVE
 
 
 def mark_started(started: Iterable[Claim]) -> None:
