@@ -47,6 +47,19 @@ def test_an_order_is_in_the_history_with_the_user_and_the_reason(
     assert "wrong month" in process("task", "history", task_id, "--db", url).out
 
 
+def test_cancel_of_a_running_task_says_that_it_was_told_to_stop(
+    process: Command, store: Store, hand: HandWorker, url: str
+) -> None:
+    task_id = send(store)
+    hand.claim()
+
+    ended = process("task", "cancel", task_id, "--db", url)
+
+    assert (ended.code, ended.out) == (0, "1 task cancelled\n")
+    assert f"task {task_id}: its run on hand was told to stop; it is CANCELLED when that is done" in ended.err
+    assert found(store, task_id).status is TaskStatus.RUNNING
+
+
 def test_requeue_takes_a_task_from_a_living_owner_and_says_that_it_still_runs(
     process: Command, store: Store, hand: HandWorker, url: str
 ) -> None:

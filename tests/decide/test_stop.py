@@ -3,8 +3,24 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.words import (
+    a_claim,
+    a_policy,
+    abandoned,
+    an_error,
+    an_orphan,
+    completed,
+    failed,
+    handed_back,
+    raised,
+    retried,
+)
 
-from everbeat.decide.stop import DRAIN_US, TIMEOUT_GRACE_US, Step, next_step, over_at
+from everbeat.decide.finish import finish_for
+from everbeat.decide.recover import recovery_for
+from everbeat.decide.stop import DRAIN_US, TIMEOUT_GRACE_US, Step, instead_of_another_run, next_step, over_at
+from everbeat.model.recovery import Cause, RecoveryPolicy
+from everbeat.model.state import Change
 
 NOW = 100_000_000
 
@@ -59,3 +75,40 @@ def test_whatever_runs_too_long_is_killed_in_the_end_and_nobody_looks_too_often(
     assert len(looks) <= 4
     assert told >= timeout_us
     assert killed - told >= TIMEOUT_GRACE_US + (DRAIN_US if has_neighbours else 0)
+
+
+@pytest.mark.parametrize("cause", Cause)
+@pytest.mark.parametrize("policy", [None, a_policy(has_retry=True, max_attempts=5), a_policy(on_crash="pending")])
+def test_an_orphan_whose_end_was_asked_for_is_cancelled_whatever_it_died_of(cause: Cause, policy: str | None) -> None:
+    orphan = an_orphan(cause, policy=policy, cancel_requested=True)
+
+    verdict = recovery_for(orphan, RecoveryPolicy(), jitter=0.5)
+
+    assert (verdict.change, verdict.action, verdict.quarantined) == (Change.CANCEL, "cancelled", False)
+    assert verdict.reason is not None
+    assert verdict.reason.startswith("its cancellation was asked for; process 7 killed by SIGSEGV")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "change"),
+    [
+        (completed(), Change.COMPLETE),
+        (failed(), Change.FAIL),
+        (retried(delay_us=5), Change.CANCEL),
+        (handed_back(), Change.CANCEL),
+        (abandoned(), Change.CANCEL),
+    ],
+    ids=lambda value: str(getattr(value, "change", "")),
+)
+def test_only_the_end_of_its_code_counts_more_than_a_cancel(verdict: object, change: Change) -> None:
+    made = instead_of_another_run(verdict)  # type: ignore[arg-type]
+
+    assert (made.change, made.delay_us) == (change, 0)
+
+
+def test_a_run_that_stopped_when_it_was_told_to_is_cancelled_and_not_retried() -> None:
+    claim = a_claim(policy=a_policy(has_retry=True, max_attempts=5))
+
+    verdict = finish_for(claim, raised(an_error("TASK_CANCELLED")), jitter=0.5)
+
+    assert verdict.change is Change.CANCEL

@@ -263,6 +263,11 @@ class SimulatedWorker:
         self.dispatcher.wake()
         self.turn()
 
+    def heed(self) -> None:
+        """Somebody may want a run to end: look."""
+        self.dispatcher.heed()
+        self.turn()
+
     def learn(self, name: str) -> None:
         """This name is known to be quick, so that its tasks are framed."""
         self.dispatcher.pace.saw(name, 10)

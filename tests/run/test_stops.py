@@ -1,14 +1,17 @@
-"""Runs that are over their time: told to stop first, killed with their process if they do not."""
+"""Runs that are over their time or were cancelled: told to stop first, killed with their process if they do not."""
 
 import pytest
 from tests.run.stage import SimulatedWorker, Stage
 from tests.words import SECOND, a_policy, enqueue
 
+from everbeat.errors import StoreUnavailable
 from everbeat.model.task import TaskError
 
 TIMED = a_policy(timeout=30.0)
 AGAIN = a_policy(max_attempts=5, has_retry=True, jitter=False, base_seconds=2.0)
 TIMED_AGAIN = a_policy(timeout=30.0, max_attempts=2, has_retry=True, jitter=False, base_seconds=2.0)
+CANCELLED = TaskError(code="TASK_CANCELLED", message="the task was cancelled while it ran")
+STOPPED = TaskError(code="WORKER_STOPPED", message="the worker stops")
 TIMED_OUT = TaskError(code="TASK_TIMEOUT", message="the task has run for longer than its timeout")
 ASYNC, NEXT_ASYNC = 0, 3
 """The slots of the async process of a worker with one sync slot, and of the one after it."""
@@ -301,3 +304,230 @@ def test_what_the_drained_process_has_not_taken_goes_to_the_next(stage: Stage) -
     worker.turn()
 
     assert stage.status(culprit, neighbour, unread) == ["RUNNING", "RUNNING", "COMPLETED"]
+
+
+# -- cancelled --------------------------------------------------------------------------------------------------------
+
+
+def cancel(stage: Stage, worker: SimulatedWorker, *tasks: str) -> None:
+    for task in tasks:
+        assert stage.store.cancel(task, actor="ann")
+    worker.heed()
+
+
+def test_a_run_that_was_cancelled_is_told_and_ends_when_it_listens(stage: Stage) -> None:
+    worker, task = begun(stage, policy=AGAIN)
+    cancel(stage, worker, task)
+    assert worker.crew.children[1].interrupts == [task]
+    assert stage.status(task) == ["RUNNING"]
+
+    worker.crew.end(1, error=CANCELLED)
+    worker.turn()
+
+    assert stage.status(task) == ["CANCELLED"]
+    assert [a.outcome for a in stage.task(task).attempts] == ["TASK_CANCELLED"]
+    up(stage, worker, 5)
+    assert sorted(worker.crew.children) == [1]
+
+
+def test_a_cancelled_run_that_does_not_listen_is_killed_after_half_a_second(stage: Stage) -> None:
+    worker, task = begun(stage, policy=AGAIN)
+    cancel(stage, worker, task)
+
+    up(stage, worker, 0.4)
+    assert stage.status(task) == ["RUNNING"]
+    up(stage, worker, 0.2)
+
+    info = stage.task(task)
+    assert (info.status, info.error_code) == ("CANCELLED", "TASK_CANCELLED")
+    assert info.error_message == "cancelled while it ran; it did not stop, so process 1001 on host-1 was killed"
+    assert stage.events()[-1] == "child.killed"
+
+
+def test_cancelled_is_committed_only_when_the_process_is_gone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, task = begun(stage)
+    monkeypatch.setattr(worker.crew, "kill", lambda slot: None)
+    cancel(stage, worker, task)
+    up(stage, worker, 10)
+    assert stage.status(task) == ["RUNNING"]
+
+    worker.crew.die(1, -9)
+    worker.turn()
+
+    assert stage.status(task) == ["CANCELLED"]
+
+
+@pytest.mark.parametrize("when", ["before it is read", "after it was told", "with its death"])
+def test_an_outcome_wins_over_a_cancel_that_is_not_committed(stage: Stage, when: str) -> None:
+    worker, task = begun(stage)
+    assert stage.store.cancel(task, actor="ann")
+    if when != "before it is read":
+        worker.heed()
+    worker.crew.end(1)
+    if when == "with its death":
+        worker.crew.die(1, -9)
+
+    worker.heed()
+    worker.turn()
+
+    assert stage.status(task) == ["COMPLETED"]
+
+
+def test_a_cancel_that_comes_after_the_end_is_told_so(stage: Stage) -> None:
+    worker, task = begun(stage)
+    worker.crew.end(1)
+    worker.turn()
+
+    assert stage.store.cancel(task, actor="ann") is False
+
+
+def test_what_has_not_begun_is_taken_back_and_cancelled_at_once(stage: Stage) -> None:
+    worker = stage.worker(processes=1)
+    worker.learn("add")
+    head, second, third = (enqueue(stage.store) for _ in range(3))
+    worker.get_up()
+    worker.crew.begin(1)
+
+    cancel(stage, worker, second)
+
+    assert stage.status(head, second) == ["RUNNING", "CANCELLED"]
+    assert worker.crew.children[1].interrupts == []
+    info = stage.task(second)
+    assert (info.attempts, info.history[-1].reason) == ([], "cancelled; its code never began")
+    worker.crew.end(1)
+    worker.turn()
+    worker.crew.run(1)
+    worker.turn()
+    assert stage.status(head, third) == ["COMPLETED", "COMPLETED"]
+
+
+def test_a_task_that_its_process_took_and_has_not_begun_is_told(stage: Stage) -> None:
+    worker = stage.worker(processes=1)
+    task = enqueue(stage.store)
+    worker.get_up()
+    worker.crew.take(1)
+
+    cancel(stage, worker, task)
+    assert worker.crew.children[1].interrupts == [task]
+    up(stage, worker, 0.6)
+
+    assert stage.status(task) == ["CANCELLED"]
+
+
+def test_what_is_sent_behind_a_cancelled_run_is_not_harmed_by_its_kill(stage: Stage) -> None:
+    worker = stage.worker(processes=1)
+    worker.learn("add")
+    head, behind = enqueue(stage.store), enqueue(stage.store)
+    worker.get_up()
+    worker.crew.begin(1)
+
+    cancel(stage, worker, head)
+    up(stage, worker, 0.6)
+    worker.crew.get_ready()
+    worker.turn()
+    worker.crew.run(1)
+    worker.turn()
+
+    assert stage.status(head, behind) == ["CANCELLED", "COMPLETED"]
+    assert stage.task(behind).attempts == []
+
+
+def test_a_run_that_fails_by_itself_after_a_cancel_is_not_retried(stage: Stage) -> None:
+    worker, task = begun(stage, policy=AGAIN)
+    assert stage.store.cancel(task, actor="ann")
+
+    worker.crew.end(1, error=TaskError(code="UNHANDLED_EXCEPTION", message="it broke"))
+    worker.turn()
+
+    info = stage.task(task)
+    assert (info.status, [a.outcome for a in info.attempts]) == ("CANCELLED", ["UNHANDLED_EXCEPTION"])
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_cancelled_run_whose_process_dies_by_itself_is_cancelled(stage: Stage, is_read: bool) -> None:
+    worker, task = begun(stage, policy=AGAIN)
+    assert stage.store.cancel(task, actor="ann")
+    if is_read:
+        worker.heed()
+
+    worker.crew.die(1, -11)
+    worker.turn()
+
+    assert (stage.status(task), stage.task(task).crash_count) == (["CANCELLED"], 1)
+
+
+def test_a_cancel_during_the_grace_of_a_timeout_is_a_cancel(stage: Stage) -> None:
+    worker, task = begun(stage, policy=TIMED_AGAIN)
+    up(stage, worker, 30.1)
+
+    cancel(stage, worker, task)
+    assert worker.crew.children[1].interrupts == [task, task]
+    up(stage, worker, 0.6)
+
+    assert stage.status(task) == ["CANCELLED"]
+
+
+def test_a_cancelled_run_of_a_worker_that_stops_is_cancelled(stage: Stage) -> None:
+    worker, task = begun(stage, policy=AGAIN)
+    assert stage.store.cancel(task, actor="ann")
+    worker.dispatcher.drain(0)
+    worker.turn()
+
+    worker.crew.end(1, error=STOPPED)
+    worker.turn()
+
+    assert stage.status(task) == ["CANCELLED"]
+
+
+def test_requests_are_asked_again_while_the_store_can_not_be_read(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, task = begun(stage)
+    assert stage.store.cancel(task, actor="ann")
+    read = worker.store.cancel_requests
+
+    def is_away(worker_id: str) -> list[tuple[int, int]]:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(worker.store, "cancel_requests", is_away)
+    worker.heed()
+    monkeypatch.setattr(worker.store, "cancel_requests", read)
+    stage.clock.advance(0.5)
+    worker.turn()
+
+    assert worker.crew.children[1].interrupts == [task]
+
+
+def test_the_cancelled_task_of_a_dead_worker_is_cancelled_by_whoever_recovers_it(stage: Stage) -> None:
+    worker, task = begun(stage, policy=AGAIN)
+    assert stage.store.cancel(task, actor="ann")
+    worker.vanish()
+    heir = stage.worker("heir")
+
+    report = heir.recovery.run(actor="startup/heir")
+
+    assert stage.status(task) == ["CANCELLED"]
+    assert report is not None
+    assert [(told.task_id, told.action) for told in report.recovered_tasks] == [(task, "cancelled")]
+    assert stage.events()[-1] == "task.recovered"
+    assert stage.task(task).history[-1].actor == "system/recovery"
+
+
+def test_an_async_run_that_was_cancelled_spares_its_neighbours(stage: Stage) -> None:
+    worker, (neighbour, culprit) = sharing(stage, None)
+    cancel(stage, worker, culprit)
+    up(stage, worker, 0.6)
+    assert stage.status(neighbour, culprit) == ["RUNNING", "RUNNING"]
+
+    worker.crew.end(ASYNC)
+    worker.turn(2)
+
+    assert stage.status(neighbour, culprit) == ["COMPLETED", "CANCELLED"]
+
+
+def test_nobody_reads_requests_for_a_worker_that_runs_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = stage.worker(processes=1)
+    worker.get_up()
+    monkeypatch.delattr(type(worker.store), "cancel_requests")
+
+    worker.heed()

@@ -46,9 +46,10 @@ WORDS = {
         done="cancelled",
         ask="Cancel {tasks}?",
         cannot="be cancelled",
-        help="""Cancel tasks whose code has not begun.
+        help="""Cancel tasks that have not ended: by ids, or by filters.
 
-    Those are the PENDING and the CLAIMED ones: by ids, or by filters.""",
+    What has not begun is cancelled at once. A RUNNING task is told to stop by its worker, and killed if it does not; it
+    is CANCELLED when its process has ended it. If it ends by itself before that, its outcome counts.""",
     ),
     Order.RETRY: Words(
         key="retried",
@@ -129,6 +130,14 @@ WORDS = {
 }
 
 
+RUNS_ON = {
+    Order.CANCEL: "was told to stop; it is CANCELLED when that is done",
+    Order.REQUEUE: "goes on until it ends; its result will be refused",
+    Order.FAIL: "goes on until it ends; its result will be refused",
+}
+"""What is said of a run that an order finds."""
+
+
 def add(group: typer.Typer, order: Order) -> None:
     """The order as a command of the group."""
 
@@ -166,7 +175,7 @@ def add(group: typer.Typer, order: Order) -> None:
 def _by_ids(
     store: Store, order: Order, task_ids: Sequence[str], *, reason: str | None, dry_run: bool, as_json: bool
 ) -> None:
-    runs = _runs_of(store, task_ids) if order in (Order.REQUEUE, Order.FAIL) else {}
+    runs = _runs_of(store, task_ids) if order in RUNS_ON else {}
     done = [
         task_id
         for wanted in filters.by_ids(task_ids)
@@ -180,9 +189,7 @@ def _by_ids(
     _tell(order, done, problems, dry_run=dry_run, as_json=as_json)
     for task_id in done:
         if task_id in runs and not dry_run:
-            out.complain(
-                f"task {task_id}: its run on {runs[task_id]} goes on until it ends; its result will be refused"
-            )
+            out.complain(f"task {task_id}: its run on {runs[task_id]} {RUNS_ON[order]}")
     if problems:
         raise typer.Exit(FAILED)
 

@@ -4,6 +4,7 @@ Pure. A run that was interrupted because its worker stops has not ended by itsel
 """
 
 from everbeat.decide.backoff import backoff_us
+from everbeat.decide.stop import TASK_CANCELLED
 from everbeat.model.recovery import Verdict
 from everbeat.model.state import Change
 from everbeat.model.task import Claim, Outcome, TaskError, TaskPolicy
@@ -18,6 +19,8 @@ def finish_for(claim: Claim, outcome: Outcome, *, jitter: float) -> Verdict:
     if outcome.error is None:
         return Verdict(change=Change.COMPLETE, result=outcome.result)
     error, policy = outcome.error, TaskPolicy.load(claim.policy)
+    if error.code == TASK_CANCELLED:
+        return Verdict(change=Change.CANCEL, error=error, reason="cancelled while it ran")
     used = claim.attempt - claim.free_attempts
     if used >= policy.max_attempts:
         reason = f"{error.code}: no attempts left ({used}/{policy.max_attempts})"

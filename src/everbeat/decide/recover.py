@@ -6,7 +6,7 @@ the same whether its process died a millisecond ago or its worker last night.
 Never decided here: whether the worker is dead (liveness.py), nor the write itself, which refuses if the task moved.
 
 Keeps PROTOCOL 4 (what is billed), 5 (the counters and their limits), 6 (no delay after the first crash), 23 (innocent
-neighbours) and the table of actions in the design:
+neighbours), 21 (a cancel that was asked for) and the table of actions in the design:
 
 * Only a crash of its own process counts towards the quarantine, and only it is delayed: the loss of a worker says
   little about the task, which then runs alone from the second time on.
@@ -15,6 +15,7 @@ neighbours) and the table of actions in the design:
 """
 
 from everbeat.decide.backoff import backoff_us
+from everbeat.decide.stop import instead_of_another_run
 from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy, Verdict
 from everbeat.model.state import Change
 from everbeat.model.task import TaskError, TaskPolicy
@@ -28,7 +29,12 @@ UNBILLED = frozenset({Cause.NEVER_BEGAN, Cause.DISPATCH_DIED, Cause.STOPPED, Cau
 
 
 def recovery_for(orphan: Orphan, recovery: RecoveryPolicy, *, jitter: float) -> Verdict:
-    """The verdict on one orphan. `jitter` is a random number in [0, 1)."""
+    """The verdict on one orphan. `jitter` is a random number in [0, 1). One whose end was asked for has ended."""
+    verdict = _verdict_on(orphan, recovery, jitter)
+    return instead_of_another_run(verdict) if orphan.claim.cancel_requested else verdict
+
+
+def _verdict_on(orphan: Orphan, recovery: RecoveryPolicy, jitter: float) -> Verdict:
     if orphan.cause is Cause.NEVER_BEGAN:
         reason = f"{orphan.evidence}; its code never began"
         return Verdict(change=Change.RECOVER, reason=reason, billed=False, solo=orphan.claim.solo)

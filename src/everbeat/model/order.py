@@ -14,7 +14,7 @@ REQUEUED_BY_HAND = "REQUEUED_BY_HAND"
 
 
 class Order(StrEnum):
-    CANCEL = "cancel"  # it will not run
+    CANCEL = "cancel"  # it will not run; one that runs is told to stop
     RETRY = "retry"  # another run for what has ended without a result
     RELEASE = "release"  # the same, for what is in quarantine only
     DISCARD = "discard"  # out of the quarantine, without another run
@@ -47,7 +47,7 @@ _CHANGES = {
 }
 _ENDED = tuple(status for status in TaskStatus if status in TERMINAL)
 _STATUSES = {
-    Order.CANCEL: (TaskStatus.PENDING, TaskStatus.CLAIMED),
+    Order.CANCEL: sources(Change.CANCEL),
     Order.RETRY: sources(Change.REVIVE),
     Order.RELEASE: (TaskStatus.FAILED,),
     Order.DISCARD: (TaskStatus.FAILED,),

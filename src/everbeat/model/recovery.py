@@ -71,7 +71,9 @@ class Verdict:
 
     @property
     def action(self) -> str:
-        """The word of the recovery report: retry, pending or failed."""
+        """The word of the recovery report: retry, pending, failed or cancelled."""
+        if self.change is Change.CANCEL:
+            return "cancelled"
         if self.change in (Change.ABANDON, Change.FAIL):
             return "failed"
         return "retry" if self.billed else "pending"
@@ -82,6 +84,8 @@ class Settled:
     """The verdict was written."""
 
     task_id: str
+    change: Change | None = None
+    """What was made of it, if not what was asked for: a task that somebody had asked to cancel is not run again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,6 +135,8 @@ class Claim:
     timeout: float | None = None
     alone: bool = False
     """Nothing may wait behind it in its slot's queue, nor it behind others (PROTOCOL 19)."""
+    cancel_requested: bool = False
+    """Somebody has asked for its end."""
     counted: bool = False
     """Its queue has a limit."""
     exclusive_key: str | None = None

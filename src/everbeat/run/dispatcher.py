@@ -6,7 +6,8 @@ next, together with new starts and claims. RUNNING is committed before the bytes
 * An ownership ends in exactly one `Verdict`; it is held, and beaten for, until the flush that settles it is committed.
 * A store that can not be written changes nothing here: outcomes stay, processes go on, the flush is tried again (P8).
 * Of the tasks that wait behind a slow one in a slot's queue, what has not begun is read back (PROTOCOL 19).
-* Runs that are over their time are told to stop, and killed with their process if they do not (stops.py).
+* Runs that are over their time or were cancelled are told to stop, and killed with their process if they do not
+  (stops.py).
 * After the death of a process: its complete outcomes count, what it had not read goes back unbilled, and for what it
   had begun `recovery_for` decides (PROTOCOL 5, 20, 21, 23).
 
@@ -23,7 +24,7 @@ from everbeat.decide.finish import finish_for, timed_out
 from everbeat.decide.pace import Pace
 from everbeat.decide.recover import WORKER_STOPPED, recovery_for
 from everbeat.decide.room import ASYNC_SLOT, OWN_PROCESS, Room
-from everbeat.decide.stop import Step
+from everbeat.decide.stop import Step, cancelled_by_force, cancelled_unbegun
 from everbeat.errors import StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
@@ -53,6 +54,7 @@ from everbeat.store.transaction import RowRefused
 
 GATHER_US = 1_000
 TAKE_BACK_US = 20_000
+HEED_AGAIN_US = 500_000
 INTERRUPT_GRACE_US = 2_000_000
 HOPELESS_US = 10_000_000
 SHORT_LIFE_SECONDS = 1.0
@@ -148,6 +150,8 @@ class Dispatcher:
         self._retries = 0
         self._is_full = False
         """It was said that no more outcomes can be kept."""
+        self._heed_at: int | None = None
+        """When to read which of our runs somebody wants to end."""
         self._draining: Draining | None = None
         self._dismissed = False
 
@@ -159,6 +163,8 @@ class Dispatcher:
         self._listen(now)
         if self._is_full or self.keeper.spool.trouble is not None:
             self._heed_spool(now)
+        if self._heed_at is not None and now >= self._heed_at:
+            self._heed_requests(now)
         if self.stops.look_at is not None and now >= self.stops.look_at:
             self._stop_runs(now)
         self._take_back_late(now)
@@ -173,6 +179,10 @@ class Dispatcher:
     def wake(self) -> None:
         """Something may be ready."""
         self._hungry = True
+
+    def heed(self) -> None:
+        """Somebody may want one of our runs to end."""
+        self._heed_at = self.clock.mono_us()
 
     def wait_us(self) -> int:
         """For how long nothing needs to be done unless somebody speaks."""
@@ -339,7 +349,7 @@ class Dispatcher:
         for flight in slot.queue.values():
             watched = self.stops.forget(slot, flight.key, now)
             if watched is not None and watched.was_killed:
-                verdict = timed_out(flight.claim, f"process {death.pid} on {self.hostname}", jitter=self.jitter())
+                verdict = self._killed(watched, f"process {death.pid} on {self.hostname}")
             else:
                 verdict = self._recovery(flight.claim, _cause(slot, death, flight in begun, len(begun)), evidence)
             self._settle(flight.claim, verdict, pid=death.pid, entry=flight.entry)
@@ -356,6 +366,11 @@ class Dispatcher:
         slot.short_lives = 0 if lived else slot.short_lives + 1
         pause = RESTART_US[min(slot.short_lives, len(RESTART_US) - 1)]
         slot.restart_at = now + pause if self.slots.needs_another(slot) else None
+
+    def _killed(self, watched: Watched, where: str) -> Verdict:
+        if watched.why is InterruptKind.CANCEL:
+            return cancelled_by_force(where)
+        return timed_out(watched.flight.claim, where, jitter=self.jitter())
 
     def _has_begun(self, flight: Flight) -> bool:
         return self.journal.begun_ns(flight.entry, flight.claim.seq, flight.claim.fence) is not None
@@ -414,6 +429,24 @@ class Dispatcher:
         if slot.kind is ChildKind.ASYNC and (twin := self.slots.twin(slot)).state is SlotState.EMPTY:
             twin.restart_at = now
 
+    def _heed_requests(self, now: int) -> None:
+        """What has not begun is taken back and cancelled at once; what has is told to stop."""
+        try:
+            asked = self.store.cancel_requests(self.worker_id) if self._held else []
+        except StoreUnavailable:
+            self._heed_at = now + HEED_AGAIN_US
+            return
+        self._heed_at = None
+        for key in asked:
+            claim, slot = self._held.get(key, (None, None))
+            if claim is None or slot is None:
+                continue
+            claim.cancel_requested = True
+            if key in slot.queue and not self._has_begun(slot.queue[key]):
+                self._give_back_unread(slot, now, "a task before it was cancelled")
+            if key in slot.queue:
+                self.stops.cancel(slot, slot.queue[key], now)
+
     def _stop_runs(self, now: int) -> None:
         for step, watched in self.stops.step(now):
             slot = watched.slot
@@ -428,7 +461,10 @@ class Dispatcher:
         slot.ends_for = Cause.NEIGHBOUR
         where = f"process {slot.pid} on {self.hostname}"
         slot.ends_because = f"{where} was killed because task {claim.id} in it did not stop"
-        facts = {"slot": slot.number, "pid": slot.pid, "name": claim.name, "timeout": claim.timeout}
+        why = (
+            "it was cancelled" if watched.why is InterruptKind.CANCEL else f"its timeout of {claim.timeout:g} s is over"
+        )
+        facts = {"slot": slot.number, "pid": slot.pid, "name": claim.name, "reason": f"{why} and it did not stop"}
         self._events.append(Event(name=event.CHILD_KILLED, task_id=claim.id, worker_id=self.worker_id, facts=facts))
         self._end_process(slot)
 
@@ -450,6 +486,10 @@ class Dispatcher:
             if flight is None:
                 continue
             self.stops.forget(slot, key, now)
+            if flight.claim.cancel_requested:
+                self._settle(flight.claim, cancelled_unbegun())
+                self.journal.release(flight.entry)
+                continue
             other = None if self._starts_nothing or slot.kind is not ChildKind.SYNC else self.slots.idle(now)
             if other is None or not self._send(other, [flight.claim], now):
                 self._settle(flight.claim, _give_back(flight.claim, reason))

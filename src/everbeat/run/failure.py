@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from types import TracebackType
 
 from everbeat.decide.finish import TASK_TIMEOUT
+from everbeat.decide.stop import TASK_CANCELLED
 from everbeat.errors import ResultTooLarge, TaskCancelRequested, TaskInterrupted, TaskTimeout
 from everbeat.ids import full_name
 from everbeat.model.task import TaskError
@@ -19,7 +20,6 @@ ARGUMENTS_INVALID = "ARGUMENTS_INVALID"
 RESULT_INVALID = "RESULT_INVALID"
 RESULT_TOO_LARGE = "RESULT_TOO_LARGE"
 UNKNOWN_TASK = "UNKNOWN_TASK"
-TASK_CANCELLED = "TASK_CANCELLED"
 WORKER_STOPPED = "WORKER_STOPPED"
 
 TEXT_LIMIT = 64 * 1024

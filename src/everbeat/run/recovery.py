@@ -15,6 +15,7 @@ from pathlib import Path
 from everbeat.clock import Clock, SystemClock
 from everbeat.config import RecoveryConfig
 from everbeat.decide.recover import recovery_for
+from everbeat.decide.stop import instead_of_another_run
 from everbeat.model.recovery import (
     Cause,
     DeadWorker,
@@ -187,14 +188,17 @@ def recover_all(
     decided = [(orphan, recovery_for(orphan, policy, jitter=jitter())) for orphan in orphans]
     settlements = store.recover(decided) if decided else []
     return [
-        (orphan.claim, _told(orphan, verdict, error=settlement.error if isinstance(settlement, Unsettled) else None))
+        (orphan.claim, _told(orphan, verdict, settlement))
         for (orphan, verdict), settlement in zip(decided, settlements, strict=True)
         if isinstance(settlement, Settled | Unsettled)
     ]
 
 
-def _told(orphan: Orphan, verdict: Verdict, *, error: str | None) -> RecoveredTask:
+def _told(orphan: Orphan, verdict: Verdict, settlement: Settled | Unsettled) -> RecoveredTask:
     claim = orphan.claim
+    error = settlement.error if isinstance(settlement, Unsettled) else None
+    if isinstance(settlement, Settled) and settlement.change is not None:
+        verdict = instead_of_another_run(verdict)  # asked for after it was read
     return RecoveredTask(
         task_id=claim.id,
         action=verdict.action,

@@ -1,4 +1,4 @@
-"""Watches the runs that may have to be stopped, and tells them to: those with a timeout.
+"""Watches the runs that may have to be stopped, and tells them to: those with a timeout, and those that were cancelled.
 
 Other runs are not known here and cost nothing. What is done when is decided in decide/stop.py; the dispatcher drains
 and kills the processes that this names, and settles what was in them.
@@ -7,7 +7,7 @@ and kills the processes that this names, and settles what was in them.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from everbeat.decide.stop import Step, next_step, over_at
+from everbeat.decide.stop import CANCEL_GRACE_US, Step, next_step, over_at
 from everbeat.run.crew import ChildKind, Crew, InterruptKind
 from everbeat.run.journal import Journal
 from everbeat.run.slot import Flight, Slot, SlotState
@@ -25,6 +25,7 @@ class Watched:
     flight: Flight
     timeout_us: int
     look_at: int
+    why: InterruptKind = InterruptKind.TIMEOUT
     is_told: bool = False
     kill_at: int | None = None
     drain_until: int | None = None
@@ -48,6 +49,19 @@ class Stops:
         timeout_us = round((flight.claim.timeout or 0) * 1_000_000)
         self.watched[flight.key] = Watched(slot, flight, timeout_us, look_at=now + timeout_us)
         self._look_by(now + timeout_us)
+
+    def cancel(self, slot: Slot, flight: Flight, now: int) -> None:
+        """Somebody has asked for the end of a run. Asked again, nothing more is done."""
+        watched = self.watched.setdefault(flight.key, Watched(slot, flight, 0, look_at=now))
+        if watched.why is InterruptKind.CANCEL:
+            return
+        watched.why, watched.is_told = InterruptKind.CANCEL, False
+        watched.kill_at = (
+            now + CANCEL_GRACE_US if watched.kill_at is None else min(watched.kill_at, now + CANCEL_GRACE_US)
+        )
+        watched.look_at = watched.kill_at
+        self._tell(watched, now)
+        self._look_by(watched.look_at)
 
     def forget(self, slot: Slot, key: Ownership, now: int) -> Watched | None:
         """A run has left its process. Whoever waits for that process to be empty is looked at again."""
@@ -90,7 +104,7 @@ class Stops:
 
     def _tell(self, watched: Watched, now: int) -> None:
         claim = watched.flight.claim
-        watched.is_told = self._crew.interrupt(watched.slot.number, claim, InterruptKind.TIMEOUT)
+        watched.is_told = self._crew.interrupt(watched.slot.number, claim, watched.why)
         if not watched.is_told:
             watched.look_at = min(watched.look_at, now + TELL_AGAIN_US)
 

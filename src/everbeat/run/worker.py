@@ -324,7 +324,8 @@ class Life:
         while not self.dispatcher.is_drained:
             rung = poll.poll(min(self.dispatcher.wait_us(), POLL_US) / 1000)
             if any(fd == self._bell.fileno() for fd, _ in rung):
-                self._bell.clear()
+                if self._bell.clear():
+                    self.dispatcher.heed()
                 self.dispatcher.wake()
             if self._messenger is not None and any(fd == self._messenger.fileno() for fd, _ in rung):
                 self._messenger.turn()
@@ -360,6 +361,7 @@ class Life:
         if version != self._version:
             self._version = version
             self.dispatcher.wake()
+            self.dispatcher.heed()
         self.dispatcher.note_unresponsive()
         if self._messenger is not None:
             self._messenger.turn()

@@ -214,7 +214,8 @@ class Bell(Protocol):
 
     def fileno(self) -> int: ...
 
-    def clear(self) -> None: ...
+    def clear(self) -> bool:
+        """Silence it. Whether it rang because somebody wants a run of this worker to end."""
 
     def close(self) -> None: ...
 
@@ -292,6 +293,9 @@ class Store(Site, Protocol):
         """Where tasks wait for an exclusive key that is nobody's turn, give the turn to the first of them. Looks at
         some keys that follow `after`, and says which was the last; "" if there are no more."""
 
+    def cancel_requests(self, worker_id: str) -> list[tuple[int, int]]:
+        """(seq, fence) of the tasks of this worker that somebody wants to end. Cheap to ask."""
+
     # -- recovery ---------------------------------------------------------------------------------------------------
 
     def workers(self, *, alive_only: bool = False) -> list[WorkerInfo]: ...
@@ -332,7 +336,7 @@ class Store(Site, Protocol):
     # -- by a person ------------------------------------------------------------------------------------------------
 
     def cancel(self, task_id: str, *, actor: str) -> bool:
-        """Cancel a task whose code has not begun."""
+        """Cancel a task whose code has not begun, or ask its owner to end it. False: it had ended before."""
 
     def carry_out(self, order: Order, wanted: TaskFilter, *, actor: str, reason: str | None = None,
                   dry_run: bool = False) -> Iterator[list[str]]:  # fmt: skip

@@ -13,9 +13,11 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from pathlib import Path
 
 from everbeat import AppConfig, Everbeat, QueueConfig, RecoveryConfig, RetryPolicy, SQLiteConfig, current_task
@@ -35,7 +37,8 @@ def make_app() -> Everbeat:
     after_crashes = {"on_crash": "retry"}
     for function in (
         quick, work, gated, held_gil, exits, faults, leaves, interrupts_itself, forks, forks_and_stays, starts_program,
-        heeds, heeds_not, maybe, a_quick, a_gated,
+        heeds, heeds_not, maybe, a_quick, a_gated, counts, returns_late, asks, asks_in_a_thread, a_asks, a_heeds_not,
+        a_blocks,
     ):  # fmt: skip
         app.task(name=function.__name__)(function)
     for function in (quick, work, gated, heeds, a_quick, a_gated):
@@ -267,6 +270,43 @@ async def a_blocks(seconds: int) -> int:
     """Nothing else runs in this process meanwhile, not even what would tell it to stop."""
     with on_record() as fence:
         ctypes.PyDLL(None).sleep(seconds)
+        return fence
+
+
+def asks() -> int:
+    """Works until somebody wants it to stop, and is in the middle of something when an exception comes."""
+    with on_record() as fence:
+        while not current_task().is_cancelled():
+            with suppress(TaskInterrupted):
+                time.sleep(PAUSE)
+        note("asked")
+        return fence
+
+
+def asks_in_a_thread() -> int:
+    """What no exception reaches can ask."""
+    with on_record() as fence:
+        asked: list[bool] = []
+        threading.Thread(target=copy_context().run, args=(_wait_until_cancelled, asked)).start()
+        while not asked:
+            with suppress(TaskInterrupted):
+                time.sleep(PAUSE)
+        return fence
+
+
+def _wait_until_cancelled(asked: list[bool]) -> None:
+    while not current_task().is_cancelled():
+        time.sleep(PAUSE)
+    note("asked")
+    asked.append(True)
+
+
+async def a_asks() -> int:
+    with on_record() as fence:
+        while not current_task().is_cancelled():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(PAUSE)
+        note("asked")
         return fence
 
 

@@ -7,6 +7,9 @@ same reason ringing never fails: it comes after a commit that must not be report
 Two kinds, in directories of their own: `wake` for idle workers, named by worker id, and `done` for those who wait for
 a task, named by a digest of its id so that only they are woken.
 
+A byte says why: something may be ready, or somebody wants a run of this worker to end. When a FIFO is full of the first
+the second is lost, and found by the poll.
+
 A FIFO is opened before it is given its name, so a named one without a reader belongs to the dead and is removed by
 whoever notices. A ringer never blocks: a full FIFO has been rung already.
 
@@ -29,6 +32,7 @@ from everbeat import private
 from everbeat.errors import StoreUnavailable
 
 SETTLED_NS = 50_000_000
+READY, STOP = b"!", b"s"
 
 
 class Bell:
@@ -51,11 +55,12 @@ class Bell:
     def fileno(self) -> int:
         return self._fd
 
-    def clear(self) -> None:
+    def clear(self) -> bool:
+        """Whether somebody wants a run to end."""
         try:
-            os.read(self._fd, 65536)
+            return STOP in os.read(self._fd, 65536)
         except BlockingIOError:
-            return
+            return False
 
     def wait(self, timeout: float) -> None:
         poll = select.poll()
@@ -89,10 +94,10 @@ class Ringer:
             self._names = set()
         return self._names
 
-    def ring(self, wanted: Callable[[str], bool]) -> None:
+    def ring(self, wanted: Callable[[str], bool], why: bytes = READY) -> None:
         for name in [name for name in self.listeners() if wanted(name)]:
-            if not self._write(name):
-                self._write(name)  # what was kept open had ended; another may hang there by now
+            if not self._write(name, why):
+                self._write(name, why)  # what was kept open had ended; another may hang there by now
 
     def close(self) -> None:
         for name in list(self._fds):
@@ -106,13 +111,13 @@ class Ringer:
         # A stamp is coarse: one that is still fresh may hide a bell that is hung up right now.
         self._seen = stamp if time.time_ns() - stamp > SETTLED_NS else -1
 
-    def _write(self, name: str) -> bool:
+    def _write(self, name: str, why: bytes) -> bool:
         """False: what was kept open under this name has no listener any more."""
         was_open = name in self._fds
         try:
             if not was_open:
                 self._fds[name] = private.open_pipe(self._directory / name, os.O_WRONLY)
-            os.write(self._fds[name], b"!")
+            os.write(self._fds[name], why)
         except BlockingIOError:
             return True
         except OSError as error:

@@ -21,7 +21,7 @@ from everbeat.model.task import Claim, Enqueued, Finished, LateOutcome, NewTask,
 from everbeat.model.worker import NewWorker, Standing, WorkerInfo, WorkerState
 from everbeat.store.interface import Beat, Flush, Flushed, Held, QueueCount, QueueInfo, StaleTask, TaskFilter
 from everbeat.store.sqlite import borrowed, migrate, side
-from everbeat.store.sqlite.bells import Bell, Ringer, digest
+from everbeat.store.sqlite.bells import STOP, Bell, Ringer, digest
 from everbeat.store.sqlite.connection import REFUSED, Database
 from everbeat.store.sqlite.group import GroupCommit
 from everbeat.store.sqlite.keeping import Keeping
@@ -38,6 +38,7 @@ from everbeat.store.verbs import (
     queueing,
     records,
     recovering,
+    stopping,
     turns,
 )
 
@@ -273,12 +274,20 @@ class SQLiteStore(SQLiteSite, Keeping):
     def _batch(self, order: Order, wanted: TaskFilter, found: Sequence[tuple[int, str]], actor: str,
                reason: str | None) -> list[str]:  # fmt: skip
         with self.database.write(wipe=order is Order.ERASE) as tx:
-            done = commanding.carry_out(tx, order, wanted, [seq for seq, _ in found], actor=actor, reason=reason)
+            seqs = [seq for seq, _ in found]
+            done, owners = commanding.carry_out(tx, order, wanted, seqs, actor=actor, reason=reason)
         if order.change is not None and done:
             if target(order.change).is_terminal:
                 self._ring_waiters(done)
             self._ring_workers(None)  # also for what becomes ready by the end of another
+        if owners:
+            with self._ringing:
+                self._wake.ring(owners.__contains__, STOP)
         return done
+
+    def cancel_requests(self, worker_id: str) -> list[tuple[int, int]]:
+        with self.database.read() as tx:
+            return stopping.requested_of(tx, worker_id)
 
     def count_for(self, order: Order, wanted: TaskFilter) -> int:
         with self.database.read() as tx:
@@ -403,7 +412,7 @@ class SQLiteStore(SQLiteSite, Keeping):
         ready = tx.wakes
         for settlement, claim, verdict in ends:
             if isinstance(settlement, Settled | Adopted):
-                if isinstance(settlement, Adopted) or target(verdict.change).is_terminal:
+                if isinstance(settlement, Adopted) or target(settlement.change or verdict.change).is_terminal:
                     done.append(claim.id)
                 else:
                     ready.add((claim.queue, claim.name))

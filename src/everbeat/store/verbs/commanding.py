@@ -1,7 +1,8 @@
 """What a person asks for, about many tasks at once: one statement for their change, one for their history.
 
 Named changes of the transition table, each with its actor in the history, and each raises the fence (PROTOCOL 1): an
-owner that is alive can neither start nor settle the task any more. Batches are found by a read and written by short
+owner that is alive can neither start nor settle the task any more. Only the cancel of a task that runs is a request
+(stopping.py). Batches are found by a read and written by short
 transactions that test again what was asked for, so a million tasks hold up nobody.
 
 A late outcome is taken by `accept` only, one task at a time: somebody has looked at it (PROTOCOL 29).
@@ -17,6 +18,7 @@ from everbeat.model.order import FAILED_BY_HAND, REQUEUED_BY_HAND, Order
 from everbeat.model.state import Change, TaskStatus, sources, target
 from everbeat.store.interface import TaskFilter
 from everbeat.store.transaction import Row, Transaction
+from everbeat.store.verbs import stopping
 from everbeat.store.verbs.looking import conditions
 from everbeat.store.verbs.records import Records, add_events, text
 from everbeat.store.verbs.turns import IN_LINE, hand_over, keys_of
@@ -51,6 +53,7 @@ UPDATE everbeat_tasks
    SET status = 'PENDING', fence = fence + 1, worker_id = NULL, free_attempts = attempt, crash_count = 0,
        lost_count = 0, dispatch_count = 0, solo = max(solo, quarantined), quarantined = 0, due_at = NULL, run_at = ?,
        good_until = NULL, started_at = NULL, finished_at = NULL, waiting_for = {IN_LINE},
+       cancel_requested_at = NULL,
        error_code = NULL, error_message = NULL, error = NULL, progress = NULL
  WHERE seq IN ({{seqs}})"""
 
@@ -58,6 +61,7 @@ UPDATE everbeat_tasks
 REQUEUE = f"""
 UPDATE everbeat_tasks
    SET fence = fence + 1, worker_id = NULL, due_at = NULL, run_at = ?, waiting_for = {IN_LINE},
+       cancel_requested_at = NULL,
        free_attempts = free_attempts + (status = 'RUNNING'), status = 'PENDING'
  WHERE seq IN ({{seqs}})"""
 
@@ -136,15 +140,19 @@ def count(tx: Transaction, order: Order, wanted: TaskFilter) -> int:
 
 def carry_out(
     tx: Transaction, order: Order, wanted: TaskFilter, seqs: Sequence[int], *, actor: str, reason: str | None = None
-) -> list[str]:
-    """Do it to those of them that it still fits; their ids."""
+) -> tuple[list[str], set[str]]:
+    """Do it to those of them that it still fits; their ids, and the workers that must hear of it."""
     where, values = _fit(order, wanted)
     found = tx.all(STILL_FIT.format(seqs=_marks(seqs), fit=where), [*seqs, *values])
     if order.change is Change.REVIVE:
         found = _one_per_key(tx, found)
-    if not found:
-        return []
     these, ids = [seq for seq, _ in found], [task_id for _, task_id in found]
+    owners: set[str] = set()
+    if order is Order.CANCEL and these:
+        running, owners = stopping.request(tx, these, actor=actor, reason=text(reason) or REASONS[order])
+        these = [seq for seq in these if seq not in running]
+    if not these:
+        return ids, owners
     if order is Order.PURGE:
         add_events(tx, [Event(name=event.TASKS_PURGED, facts={"tasks": len(ids), "actor": actor})])
     else:
@@ -154,7 +162,7 @@ def carry_out(
         tx.run(statement.format(ids=_marks(of), seqs=_marks(of)), [*before, *of])
     if order.change is not None:
         hand_over(tx, keys_of(tx, these))
-    return ids
+    return ids, owners
 
 
 def accept(tx: Transaction, task_id: str, *, actor: str) -> bool:

@@ -15,6 +15,7 @@ from functools import lru_cache
 
 from everbeat.decide.measure import RESTART, times
 from everbeat.decide.room import OWN_PROCESS, Answer, Room
+from everbeat.decide.stop import instead_of_another_run
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.recovery import RECOVERY_ACTOR, Adopted, Settled, Settlement, Superseded, Verdict
@@ -67,12 +68,15 @@ TOLD = {
     Change.ABANDON: event.TASK_RECOVERED,
     Change.FAIL: event.TASK_FAILED,
 }
-"""The endings that are announced."""
+"""The endings that are announced; those by recovery are, whatever they are."""
 
-NOW = "SELECT status, fence, started_at, attempt, worker_id FROM everbeat_tasks WHERE seq = ?"
+NOW = """
+SELECT status, fence, started_at, attempt, worker_id, cancel_requested_at IS NOT NULL
+  FROM everbeat_tasks WHERE seq = ?"""
 
 # everbeat_history_task. What an owner's flush wrote when it was sent before.
-WRITTEN = "SELECT 1 FROM everbeat_history WHERE task_id = ? AND fence = ? AND change = ? AND actor = ?"
+WRITTEN = """
+SELECT 1 FROM everbeat_history WHERE task_id = ? AND fence = ? AND change IN (?, 'cancel') AND actor = ?"""
 
 # everbeat_history_task. What a person took from its owner is to run again: its result is not adopted.
 REQUEUED = "SELECT 1 FROM everbeat_history WHERE task_id = ? AND fence = ? AND change = 'requeue'"
@@ -211,8 +215,10 @@ def _settle_one(tx: Transaction, ending: Ending, records: Records, *, is_stored:
     claim, verdict = ending.claim, ending.verdict
     is_result = verdict.change is Change.COMPLETE
     if not is_result:
-        is_stored = end(tx, claim, verdict, records, actor=_actor(verdict, claim), pid=ending.pid)
-    if is_stored:
+        made = end(tx, claim, verdict, records, actor=_actor(verdict, claim), pid=ending.pid)
+        if made is not None:
+            return Settled(task_id=claim.id, change=made if made is not verdict.change else None)
+    elif is_stored:
         return Settled(task_id=claim.id)
     found = tx.one(NOW, (claim.seq,))
     status, fence = (found[0], found[1]) if found else ("DELETED", -1)
@@ -231,14 +237,17 @@ def _actor(verdict: Verdict, claim: Claim) -> str:
 
 def end(
     tx: Transaction, claim: Claim, verdict: Verdict, records: Records, *, actor: str, pid: int | None = None
-) -> bool:
-    """Write a verdict that is not a result, and add to the records. False: the task had moved, nothing was written."""
+) -> Change | None:
+    """Write a verdict that is not a result, and add to the records; the change that was made. None: the task had moved,
+    nothing was written."""
     if verdict.change not in ENDINGS:
         raise ValueError(f"{verdict.change} does not end an ownership")
     before = tx.one(NOW, (claim.seq,))
     if before is None or before[1] != claim.fence:
-        return False
-    old, _, started_at, attempt, worker_id = before
+        return None
+    old, _, started_at, attempt, worker_id, is_cancelled = before
+    if is_cancelled:
+        verdict = instead_of_another_run(verdict)
     status = target(verdict.change)
     error = stored_error(verdict.error)
     changed = tx.run(
@@ -263,7 +272,7 @@ def end(
         },
     )
     if not changed:
-        return False
+        return None
     if verdict.error is not None and old == TaskStatus.RUNNING:
         records.attempt(
             task_id=claim.id, attempt=attempt, fence=claim.fence, will_retry=not status.is_terminal,
@@ -274,14 +283,15 @@ def end(
             task_id=claim.id, actor=actor, change=verdict.change, old=old, new=status, reason=verdict.reason,
             attempt=attempt, fence=claim.fence, worker_id=worker_id,
         )  # fmt: skip
-    if verdict.change in TOLD:
-        name = event.TASK_QUARANTINED if verdict.quarantined else TOLD[verdict.change]
+    told = event.TASK_RECOVERED if actor == RECOVERY_ACTOR else TOLD.get(verdict.change)
+    if told is not None:
+        name = event.TASK_QUARANTINED if verdict.quarantined else told
         facts = {"name": claim.name, "attempt": attempt, "action": verdict.action, "reason": verdict.reason,
                  "code": error[0]}  # fmt: skip
         if verdict.change is not Change.FAIL:
             facts["cause"] = verdict.cause.value
         records.event(Event(name=name, task_id=claim.id, worker_id=worker_id, facts=facts))
-    return True
+    return verdict.change
 
 
 def _late(

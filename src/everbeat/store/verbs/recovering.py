@@ -29,7 +29,8 @@ from everbeat.store.verbs.records import Records
 from everbeat.store.verbs.turns import hand_over
 
 CLAIM_COLUMNS = """t.seq, t.id, t.name, t.queue, t.fence, t.status, t.attempt, t.free_attempts, t.crash_count,
-       t.lost_count, t.dispatch_count, t.solo, t.policy, t.worker_id, t.exclusive_key"""
+       t.lost_count, t.dispatch_count, t.solo, t.policy, t.worker_id, t.exclusive_key,
+       t.cancel_requested_at IS NOT NULL"""
 
 # everbeat_tasks_owned, one step per owner.
 NEXT_OWNER = """
@@ -103,7 +104,7 @@ def requeue_silent_claims(tx: Transaction, *, boot_id: str, silent_for_us: int, 
         for owner in _silent_owners(tx, boot_id, silent_for_us, missed_beats=MISSED_BEATS)
         for row in tx.all(CLAIMED_BY, (owner,))
     ]
-    requeued = sum(end(tx, claim, verdict, records, actor=RECOVERY_ACTOR) for claim in claims)
+    requeued = sum(end(tx, claim, verdict, records, actor=RECOVERY_ACTOR) is not None for claim in claims)
     records.write()
     hand_over(tx, {claim.exclusive_key for claim in claims})
     return requeued
@@ -146,16 +147,18 @@ def _silent_owners(tx: Transaction, boot_id: str, silent_for_us: int, *, missed_
 
 def _recover(tx: Transaction, verdicts: Sequence[tuple[Orphan, Verdict]], actor: str) -> list[Settlement]:
     records = Records(tx)
-    settlements: list[Settlement] = [
-        Settled(task_id=orphan.claim.id)
-        if end(tx, orphan.claim, verdict, records, actor=actor)
-        else _superseded(tx, orphan.claim)
-        for orphan, verdict in verdicts
-    ]
+    settlements = [_recovered(tx, orphan, verdict, records, actor) for orphan, verdict in verdicts]
     records.write()
     hand_over(tx, {orphan.claim.exclusive_key for orphan, _ in verdicts})
     Places(tx).offer_in({orphan.claim.queue for orphan, _ in verdicts})
     return settlements
+
+
+def _recovered(tx: Transaction, orphan: Orphan, verdict: Verdict, records: Records, actor: str) -> Settlement:
+    made = end(tx, orphan.claim, verdict, records, actor=actor)
+    if made is None:
+        return _superseded(tx, orphan.claim)
+    return Settled(task_id=orphan.claim.id, change=made if made is not verdict.change else None)
 
 
 def _recover_one(tx: Transaction, orphan: Orphan, verdict: Verdict, actor: str) -> Settlement:
@@ -176,6 +179,7 @@ def _claim(row: Row) -> Claim:
         seq=row[0], id=row[1], name=row[2], queue=row[3], fence=row[4], status=TaskStatus(row[5]), attempt=row[6],
         free_attempts=row[7], crash_count=row[8], lost_count=row[9], dispatch_count=row[10], solo=bool(row[11]),
         policy=row[12], args=b"", worker_id=row[13], exclusive_key=row[14],
+        cancel_requested=bool(row[15]),
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ CREATE TABLE everbeat_tasks (
     unique_key     TEXT,
     exclusive_key  TEXT,
     good_until     INTEGER,              -- not started by then, it has expired
+    cancel_requested_at INTEGER,         -- somebody asked for its end while it ran
     policy         TEXT,
     progress       TEXT,                 -- what the last run says of itself: done, total, note
     error_code     TEXT,
