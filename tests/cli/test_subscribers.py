@@ -30,6 +30,10 @@ def fails() -> None:
 def works() -> int:
     return os.getpid()
 
+@app.task(name="waits")
+async def waits() -> None:
+    return None
+
 def write(who, event):
     said = {"who": who, "name": event.name, "at": event.at.isoformat(), "task": event.task_id,
             "worker": event.worker_id, "facts": event.facts, "pid": os.getpid(), "parent": os.getppid()}

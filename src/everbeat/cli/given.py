@@ -52,3 +52,11 @@ def arguments(text: str) -> list[Any] | dict[str, Any]:
 
 def _not_json(word: str) -> Any:
     raise ValueError(f"{word} is not a JSON value")
+
+
+def address(text: str) -> tuple[str, int]:
+    """`127.0.0.1:8080`, `[::1]:8080`; a port alone, or `:8080`, is on this machine only."""
+    host, _, port = text.strip().rpartition(":")
+    if not port.isdecimal() or int(port) > 65535 or (host.startswith("[") is not host.endswith("]")):
+        raise typer.BadParameter(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8080")
+    return host.strip("[]") or "127.0.0.1", int(port)

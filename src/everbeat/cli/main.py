@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from everbeat import __version__
-from everbeat.cli import db, demo, events, health, out, quarantine, queue, recovery, task, worker
+from everbeat.cli import db, demo, events, health, metrics, out, quarantine, queue, recovery, task, worker
 from everbeat.cli.ends import FAILED, OK, Refused, code_for
 from everbeat.errors import EverbeatError
 
@@ -27,6 +27,7 @@ app.add_typer(task.app, name="task")
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(db.app, name="db")
 app.command("events")(events.events)
+app.command("metrics")(metrics.metrics)
 
 
 def _version(wanted: bool) -> None:

@@ -67,12 +67,17 @@ def start(
         float, typer.Option(min=0, metavar="SECONDS", help="How long running tasks may go on after SIGTERM.")
     ] = 25.0,
     db: Annotated[str | None, typer.Option("--db", metavar="URL", help="Use this store, not the app's own.")] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve /livez, /readyz and /metrics there. PORT alone means 127.0.0.1."),
+    ] = None,
     log_format: Annotated[LogFormat, typer.Option(help="Of the log on stderr.")] = LogFormat.TEXT,
     log_level: Annotated[LogLevel, typer.Option(case_sensitive=False, help="Of the log on stderr.")] = LogLevel.INFO,
     frame_depth: Annotated[int, typer.Option(min=1, max=1024, hidden=True)] = 64,
 ) -> None:
     """Run a worker until SIGTERM or Ctrl-C. What dead workers left is recovered first, then it prints `ready`."""
     from everbeat.report import log  # lazily: looking at a store needs nothing of what runs one
+    from everbeat.run.httpd import AddressUnusable
     from everbeat.run.worker import AppUnusable, WorkerOptions, run_worker
 
     options = WorkerOptions(
@@ -88,10 +93,13 @@ def start(
         frame_depth=frame_depth,
         log_level=log_level,
         log_format=log_format,
+        http=None if http is None else given.address(http),
     )
     log.set_up(level=log_level, style=log_format)
     try:
         code = run_worker(options, announce=_announce)
+    except AddressUnusable as error:
+        raise Refused(f"--http: {error}") from error
     except AppUnusable as error:
         raise Refused(f"{target}: {error}", code=USAGE if error.kind in ("missing", "config") else FAILED) from error
     raise typer.Exit(code)

@@ -31,6 +31,7 @@ LEVELS = {
     event.TASK_QUARANTINED: logging.ERROR,
     event.TASK_FAILED: logging.WARNING,
     event.OUTCOME_REFUSED: logging.WARNING,
+    event.ROW_REFUSED: logging.WARNING,
     event.CHILD_DIED: logging.WARNING,
     event.CHILD_KILLED: logging.WARNING,
     event.CHILD_UNRESPONSIVE: logging.WARNING,
@@ -39,7 +40,7 @@ LEVELS = {
     event.EVENT_UNDELIVERABLE: logging.ERROR,
 }
 """INFO for the others."""
-SAID_BEFORE = frozenset({event.STORE_BLOCKED})
+SAID_BEFORE = frozenset({event.STORE_BLOCKED, event.SPOOL_FULL})
 """Said when it began, stored when it was over."""
 
 

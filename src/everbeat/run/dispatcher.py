@@ -46,6 +46,7 @@ from everbeat.run.crew import (
 from everbeat.run.failure import RESULT_INVALID
 from everbeat.run.journal import Journal
 from everbeat.run.keeper import Keeper
+from everbeat.run.meter import Meter
 from everbeat.run.slot import Flight, Slot, Slots, SlotState, Staffing
 from everbeat.run.stops import Stops, Watched
 from everbeat.run.words import how_it_died
@@ -85,9 +86,12 @@ class Tally:
     store_errors: int = 0
     last_error: str | None = None
     largest_flush: int = 0
+    away_since: int | None = None
+    """Since when the store takes nothing from us."""
 
     def count(self, endings: Sequence[Ending], settlements: Sequence[Settlement]) -> None:
         self.flushes += 1
+        self.away_since = None
         self.largest_flush = max(self.largest_flush, len(endings))
         for ending, settlement in zip(endings, settlements, strict=True):
             change = ending.verdict.change
@@ -128,6 +132,7 @@ class Dispatcher:
         self.tally = Tally()
         self.slots = Slots(staffing)
         self.stops = Stops(crew, journal)
+        self.meter: Meter | None = None
         self.elsewhere: Callable[[News], None] = lambda news: None
         """Told of processes that run no tasks."""
         self._held: dict[tuple[int, int], tuple[Claim, Slot]] = {}
@@ -234,6 +239,16 @@ class Dispatcher:
             self._give_back_unread(slot, now, "its worker stops")
 
     @property
+    def is_draining(self) -> bool:
+        return self._draining is not None
+
+    @property
+    def store_away_us(self) -> int:
+        """For how long the store has taken nothing from us; 0 if it does."""
+        since = self.tally.away_since
+        return 0 if since is None else self.clock.mono_us() - since
+
+    @property
     def is_drained(self) -> bool:
         if self._draining is None:
             return False
@@ -320,6 +335,8 @@ class Dispatcher:
             crash_point("finish.received")
             claim = flight.claim
             self.pace.saw(claim.name, outcome.ended_at - outcome.began_at)
+            if self.meter is not None:
+                self.meter.ran(claim.name, (outcome.ended_at - outcome.began_at) / 1e6)
             self._settle(claim, self._verdict(claim, outcome, slot), outcome=outcome, pid=slot.pid, entry=flight.entry)
 
     def _take_reports(self, slot: Slot, reports: Iterable[tuple[int, int, str | None]]) -> None:
@@ -538,7 +555,7 @@ class Dispatcher:
         room = self._room(now)
         is_offer = not room.is_empty
         if not self._has_news_for_store() and not (is_offer and self._hungry):
-            self._retries = 0
+            self._retries, self.tally.away_since = 0, None
             return
         endings, starts, events = self._endings, self.slots.to_start(), self._events
         wanted = Flush(
@@ -552,6 +569,8 @@ class Dispatcher:
         self._endings, self._events, self._reports = [], [], {}
         self._let_go(self._set_aside(endings, flushed) if flushed.refused else endings)
         self.tally.count(wanted.endings, flushed.settlements)
+        if self.meter is not None:
+            self.meter.flushed(len(wanted.endings) + len(flushed.started) + len(flushed.claims))
         if endings:
             crash_point("finish.after_commit")
         if not flushed.alive:
@@ -606,6 +625,7 @@ class Dispatcher:
 
     def _store_failed(self, error: StoreUnavailable, now: int) -> None:
         self.tally.store_errors += 1
+        self.tally.away_since = self.tally.away_since or now
         self.tally.last_error = str(error)
         self._retry_at = now + STORE_RETRY_US[min(self._retries, len(STORE_RETRY_US) - 1)]
         self._retries += 1

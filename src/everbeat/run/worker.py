@@ -45,6 +45,7 @@ from everbeat.run.signals import Signals
 from everbeat.run.slot import Staffing
 from everbeat.run.spool import Spool
 from everbeat.run.unblock import Unblocker
+from everbeat.run.window import Window
 from everbeat.store.interface import Store
 from everbeat.store.open import open_store, site_of
 
@@ -71,6 +72,8 @@ class WorkerOptions:
     frame_depth: int = 64
     log_level: str = "info"
     log_format: str = "text"
+    http: tuple[str, int] | None = None
+    """Where /livez, /readyz and /metrics are served."""
 
 
 class AppUnusable(Exception):
@@ -91,6 +94,9 @@ def run_worker(
     """Run until a signal or the end of a burst; the exit code. `announce` is told when a life is ready to work."""
     clock, reporter = clock or SystemClock(), reporter or Reporter()
     with Signals() as signals, ExitStack() as outer:
+        window = Window(clock, reporter)
+        if options.http is not None:
+            outer.callback(window.open(*options.http).stop)
         crew = Crew(target=options.target, imports=options.imports, database_url=options.database_url)
         outer.callback(crew.stop)
         crew.start()
@@ -105,6 +111,7 @@ def run_worker(
                 life, report = begun
                 store_id = life.store_id
                 announce(life, report)
+                stack.enter_context(window.on(life))
                 if not life.go_on(signals):
                     return 0
     return 0
@@ -185,7 +192,7 @@ class Life:
         self._messenger: Messenger | None = None
         self._names = (*facts.sync_names, *facts.async_names)
         """As the store has them."""
-        self.store = self._open_store(create=creates_store)
+        self.store = self.open_store(create=creates_store)
         self._keeps_files = False
         """Whether lock and journal stay: as the proof of our end, and the record of what had begun."""
         self._make_files(self.store.state_directory)
@@ -215,7 +222,7 @@ class Life:
         )
         self._heartbeat = Heartbeat(
             worker_id=self.worker_id,
-            store=self._open_store(),
+            store=self.open_store(),
             dispatcher=self.dispatcher,
             recovery=self.config.recovery.to_policy(),
             clock=self._clock,
@@ -241,7 +248,7 @@ class Life:
                 directory,
                 self.worker_id,
                 boot_id=self.host.boot_id,
-                slots=2 + 2 * max(1, options.processes),
+                slots=3 + 2 * max(1, options.processes),  # the last one is for subscribers
                 entries=max(DEFAULT_ENTRIES, 2 * (self.async_slots + 2 * options.processes * options.frame_depth)),
             )
             self._stack.callback(lambda: self._journal.close(unlink=not self._keeps_files))
@@ -278,7 +285,7 @@ class Life:
         recovery = self.config.recovery
         actor = f"startup/{self.worker_id}"
         report = Recovery(self.store, recovery, self.host, clock=self._clock).run(actor=actor, but=self.worker_id)
-        store = self._open_store()
+        store = self.open_store()
         reaper = Reaper(
             worker_id=self.worker_id,
             store=store,
@@ -289,15 +296,15 @@ class Life:
         )
         self._serve(reaper)
         self._serve(self._keeper)
-        self._serve(Janitor(worker_id=self.worker_id, store=self._open_store(), config=recovery, clock=self._clock))
+        self._serve(Janitor(worker_id=self.worker_id, store=self.open_store(), config=recovery, clock=self._clock))
         if self._events:
             self._serve_events()
         return report
 
     def _serve_events(self) -> None:
-        slot = 2 * max(1, self.options.processes) + 1  # the last one that the journal has
+        slot = max(self.dispatcher.slots) + 1
         self._messenger = Messenger(
-            names=self._events, store=self._open_store(), crew=self._crew, slot=slot, clock=self._clock
+            names=self._events, store=self.open_store(), crew=self._crew, slot=slot, clock=self._clock
         )
         self._stack.callback(self._messenger.close)
         self.dispatcher.elsewhere = self._messenger.hear
@@ -438,7 +445,7 @@ class Life:
             frame_depth=self.options.frame_depth,
         )
 
-    def _open_store(self, *, create: bool = False) -> Store:
+    def open_store(self, *, create: bool = False) -> Store:
         """Each loop has a connection of its own. Only the first life may make a store that is not there."""
         store = open_store(self.config, create=create, clock=self._clock, patience=PATIENCE)
         store.on_events(self._reporter.heard)

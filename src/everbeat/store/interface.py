@@ -19,6 +19,7 @@ from everbeat.model.recovery import Orphan, RecoveryReport, Settlement, Verdict
 from everbeat.model.retention import Bite, Cut, Kept
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Enqueued, Finished, LateOutcome, NewTask, Outcome, TaskInfo
+from everbeat.model.total import Total
 from everbeat.model.worker import NewWorker, Standing, WorkerInfo, WorkerState
 
 
@@ -121,6 +122,21 @@ class QueueInfo:
     max_concurrency: int | None
     paused_by: str | None = None
     """A person, or "config"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """What metrics show of the store."""
+
+    counts: list[QueueCount]
+    quarantined: int
+    workers: dict[str, int]
+    """By status, also those that do not occur."""
+    heartbeat_age: float | None
+    """Seconds since the last beat of the living worker that has been silent the longest; None if none lives."""
+    degraded: bool
+    undelivered: int
+    totals: list[Total]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,6 +387,8 @@ class Store(Site, Protocol):
     def queues(self) -> list[QueueInfo]: ...
 
     def counts(self) -> list[QueueCount]: ...
+
+    def measure(self) -> Measures: ...
 
     def events(self, *, after: int = 0, since: datetime | None = None, task_id: str | None = None,
                limit: int = 1000) -> list[EventInfo]: ...  # fmt: skip

@@ -1,11 +1,12 @@
-"""The part of `SQLiteStore` that looks after the records themselves: retention, and the telling of events."""
+"""The part of `SQLiteStore` that looks after the records themselves: measures, retention, the telling of events."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from everbeat.model.event import EventInfo
 from everbeat.model.retention import Bite, Cut, Kept
+from everbeat.store.interface import Measures
 from everbeat.store.sqlite.connection import Database
-from everbeat.store.verbs import living, retaining, telling
+from everbeat.store.verbs import living, measuring, retaining, telling
 
 JANITOR = "janitor"
 
@@ -13,6 +14,10 @@ JANITOR = "janitor"
 class Keeping:
     database: Database
     _boot_id: str
+
+    def measure(self) -> Measures:
+        with self.database.read(steady=True) as tx:
+            return measuring.measure(tx, boot_id=self._boot_id)
 
     def retention_is_due(self, *, every_us: int) -> bool:
         with self.database.read() as tx:

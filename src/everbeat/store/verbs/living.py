@@ -17,6 +17,7 @@ from everbeat.model.worker import Host, LockIdentity, NewWorker, Standing, Worke
 from everbeat.store.interface import Beat, Held
 from everbeat.store.moments import moment, moment_or_none
 from everbeat.store.transaction import Row, Transaction
+from everbeat.store.verbs import totals
 from everbeat.store.verbs.records import add_events, text
 
 FOREVER_US = 1 << 62
@@ -179,7 +180,10 @@ def declare_dead(tx: Transaction, worker_id: str, *, boot_id: str, reason: str, 
 
 def take_role(tx: Transaction, role: str, worker_id: str, *, boot_id: str, lease_us: int) -> bool:
     values = {"role": role, "id": worker_id, "boot_id": boot_id, "mono": tx.mono, "until": tx.mono + lease_us}
-    return tx.run(TAKE_ROLE, values) > 0
+    if not tx.run(TAKE_ROLE, values):
+        return False
+    totals.note(tx, f"{role}_last_pass_timestamp_seconds", tx.now / 1e6)
+    return True
 
 
 def role_holder(tx: Transaction, role: str, *, boot_id: str) -> str | None:
