@@ -76,6 +76,23 @@ def test_requeue_takes_a_task_from_a_living_owner_and_says_that_it_still_runs(
     assert [late["has_result"] for late in shown["late_outcomes"]] == [True]
 
 
+def test_a_run_under_an_exclusive_key_is_taken_by_force_only(
+    everbeat: Command, store: Store, hand: HandWorker, url: str
+) -> None:
+    task_id = send(store, exclusive_key="db:prod")
+    hand.claim()
+
+    refused = everbeat("task", "requeue", task_id, "--db", url)
+    by_filter = everbeat("task", "requeue", "--name", "shop.add", "--yes", "--json", "--db", url)
+    forced = everbeat("task", "requeue", task_id, "--force", "--db", url)
+
+    assert (refused.code, by_filter.json["requeued"]) == (1, [])
+    assert "runs under an exclusive key on hand" in refused.err
+    assert forced.code == 0
+    assert found(store, task_id).status is TaskStatus.PENDING
+    assert everbeat("task", "cancel", task_id, "--force", "--db", url).code == 2
+
+
 def test_a_late_result_is_accepted_once(everbeat: Command, store: Store, hand: HandWorker, url: str) -> None:
     task_id = send(store)
     claim = hand.claim()

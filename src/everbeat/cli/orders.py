@@ -21,6 +21,8 @@ from everbeat.model.task import TaskInfo
 from everbeat.report.text import counted
 from everbeat.store.interface import Store, TaskFilter
 
+TAKE_FROM_OWNER = (Order.REQUEUE, Order.FAIL)
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Reason = Annotated[str | None, typer.Option("--reason", help="For the history.")]
@@ -140,6 +142,7 @@ RUNS_ON = {
 
 def add(group: typer.Typer, order: Order) -> None:
     """The order as a command of the group."""
+    takes = order in TAKE_FROM_OWNER
 
     def command(
         task_ids: filters.Ids = None,
@@ -150,6 +153,12 @@ def add(group: typer.Typer, order: Order) -> None:
         since: filters.Since = None,
         older_than: filters.OlderThan = None,
         reason: Reason = None,
+        force: Annotated[
+            bool,
+            typer.Option(
+                "--force", hidden=not takes, help="Also while it runs under an exclusive key: two may overlap then."
+            ),
+        ] = False,
         dry_run: DryRun = False,
         yes: Yes = False,
         db: which.Db = None,
@@ -160,12 +169,15 @@ def add(group: typer.Typer, order: Order) -> None:
         if bool(task_ids) == (asked != TaskFilter()):
             options = "--status --name --queue --error-code --since --older-than"
             raise typer.BadParameter(f"give either ids or filters ({options})")
+        if force and not takes:
+            raise typer.BadParameter(f"--force has no meaning for {order}")
         if unfit := set(status or ()).difference(order.statuses):
             raise typer.BadParameter(f"{', '.join(sorted(unfit))} can not {_limits(order)}")
         with which.existing_store(db, app) as store:
             if task_ids:
-                _by_ids(store, order, task_ids, reason=reason, dry_run=dry_run, as_json=as_json)
+                _by_ids(store, order, task_ids, reason=reason, force=force, dry_run=dry_run, as_json=as_json)
             else:
+                asked = replace(asked, force=force)
                 _by_filter(store, order, asked, reason=reason, dry_run=dry_run, yes=yes, as_json=as_json)
 
     command.__doc__ = WORDS[order].help
@@ -173,13 +185,14 @@ def add(group: typer.Typer, order: Order) -> None:
 
 
 def _by_ids(
-    store: Store, order: Order, task_ids: Sequence[str], *, reason: str | None, dry_run: bool, as_json: bool
-) -> None:
+    store: Store, order: Order, task_ids: Sequence[str], *, reason: str | None, force: bool, dry_run: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     runs = _runs_of(store, task_ids) if order in RUNS_ON else {}
     done = [
         task_id
         for wanted in filters.by_ids(task_ids)
-        for batch in store.carry_out(order, wanted, actor=actor(), reason=reason, dry_run=dry_run)
+        for batch in store.carry_out(order, replace(wanted, force=force), actor=actor(), reason=reason, dry_run=dry_run)
         for task_id in batch
     ]
     missed = [task_id for task_id in dict.fromkeys(task_ids) if task_id not in set(done)]
@@ -236,6 +249,11 @@ def _problem(store: Store, order: Order, task_id: str) -> str:
         return f"task {task_id} is not in quarantine"
     if any(entry.change == Order.ERASE for entry in task.history):
         return f"task {task_id} was erased, its arguments are gone; send it anew"
+    if order in TAKE_FROM_OWNER and task.status is TaskStatus.RUNNING:
+        return (
+            f"task {task_id} runs under an exclusive key on {task.worker_id}, and would overlap with the next one. If "
+            f"its worker is gone it is recovered when its lease has run out; --force does not wait"
+        )
     if order.change is Change.REVIVE:
         return f"task {task_id} can not run again now: another task with its unique key has not ended"
     return f"task {task_id} was changed by somebody else meanwhile; look at it and repeat"
