@@ -16,19 +16,28 @@ IMPORT_SECONDS = 60
 
 def facts(target: str) -> dict[str, Any]:
     """What the application says of itself. Holds the store's password, so: never printed."""
-    return _ask(target, None)
+    return _ask(target)
+
+
+def check(target: str) -> dict[str, Any]:
+    """What `checking.checked` says of it."""
+    return _ask(target, check=True)
 
 
 def enqueue(target: str, *, db: str | None, name: str, args: Any, options: dict[str, Any]) -> dict[str, Any]:
-    return _ask(target, {"db": db, "name": name, "args": args, "options": options})
+    return _ask(target, call={"db": db, "name": name, "args": args, "options": options})
 
 
-def _ask(target: str, call: dict[str, Any] | None) -> dict[str, Any]:
+def _ask(target: str, **question: Any) -> dict[str, Any]:
     command = [sys.executable, "-P", "-m", "everbeat.cli.inside"]
-    question = json.dumps({"target": target, "call": call})
     try:
         done = subprocess.run(
-            command, input=question, stdout=subprocess.PIPE, text=True, timeout=IMPORT_SECONDS, check=False
+            command,
+            input=json.dumps({"target": target} | question),
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=IMPORT_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired as late:
         raise Refused(f"importing {target} took longer than {IMPORT_SECONDS}s and was ended") from late

@@ -10,8 +10,10 @@ import sys
 from typing import Any, cast
 
 from everbeat.app import Everbeat
+from everbeat.checking import checked, unusable
 from everbeat.cli.ends import FAILED, USAGE, code_for
 from everbeat.errors import EverbeatError
+from everbeat.run.forkable import open_sockets, why_not_fork
 from everbeat.run.loading import AppUnusable, load_app
 
 
@@ -24,11 +26,16 @@ def main() -> None:
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
+    sockets_before = open_sockets()
     try:
         app = cast(Everbeat, load_app(question["target"], ()))
+        if question.get("check"):
+            return {"said": checked(app, why_not_fork=why_not_fork(sockets_before))}
         call = question.get("call")
         return {"said": app.worker_facts() if call is None else enqueue(app, **call)}
     except AppUnusable as error:
+        if question.get("check") and error.kind != "missing":
+            return {"said": unusable(error.message)}
         return {"error": str(error), "code": USAGE if error.kind in ("missing", "config") else FAILED}
     except EverbeatError as error:
         return {"error": str(error), "code": code_for(error)}

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from everbeat import __version__
-from everbeat.cli import db, demo, events, health, metrics, out, quarantine, queue, recovery, task, worker
+from everbeat.cli import check, db, demo, events, health, metrics, out, quarantine, queue, recovery, task, worker
 from everbeat.cli.ends import FAILED, OK, Refused, code_for
 from everbeat.errors import EverbeatError
 
@@ -28,6 +28,7 @@ app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(db.app, name="db")
 app.command("events")(events.events)
 app.command("metrics")(metrics.metrics)
+app.command("check")(check.check)
 
 
 def _version(wanted: bool) -> None:

@@ -49,9 +49,7 @@ def error_of(
         code=_code(exception, stage),
         message=cut(without(hidden, _text(exception))),
         exception_type=cut(full_name(type(exception))),
-        lineage=tuple(
-            cut(full_name(cls)) for cls in type(exception).__mro__ if cls is not object and cls is not BaseException
-        ),
+        lineage=tuple(cut(full_name(cls)) for cls in type(exception).__mro__ if cls is not object),
         traceback=cut(without(hidden, _traceback(exception, where))),
     )
 

@@ -18,7 +18,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from everbeat.run.child import (
     run_and_exit,
     write_lines_at_once,
 )
+from everbeat.run.forkable import open_sockets, why_not_fork
 from everbeat.run.loading import AppUnusable, RunnableApp, load_app
 from everbeat.run.wire import (
     GONE,
@@ -206,25 +206,6 @@ def _loaded(app: RunnableApp, fork_reason: str | None) -> Loaded:
     )
 
 
-def _why_not_fork(sockets_before: set[str]) -> str | None:
-    threads = len(os.listdir("/proc/self/task")) - 1  # also those that Python does not know of
-    if threads:
-        names = ", ".join(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
-        return f"importing the application left {threads} threads running ({names or 'of a C library'})"
-    sockets = _open_sockets() - sockets_before
-    if sockets:
-        return f"importing the application left {len(sockets)} connections open"
-    return None
-
-
-def _open_sockets() -> set[str]:
-    found = set()
-    for fd in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # the listing's own fd
-            found.add(os.readlink(f"/proc/self/fd/{fd}"))
-    return {name for name in found if name.startswith("socket:")}
-
-
 def _tell(control: Channel, message: Loaded | Unusable) -> None:
     try:
         send(control, encode(message), wait=True)
@@ -241,10 +222,10 @@ def main() -> NoReturn:
     write_lines_at_once()
     if plan.fresh:
         ForkServer(plan, control, None).serve()
-    sockets_before = _open_sockets()
+    sockets_before = open_sockets()
     try:
         app = load_app(plan.target, plan.imports, database_url=plan.database_url)
-        loaded = _loaded(app, _why_not_fork(sockets_before))
+        loaded = _loaded(app, why_not_fork(sockets_before))
     except AppUnusable as error:
         _tell(control, Unusable(error.kind, error.message))
         os._exit(EXIT_NOT_STARTED)
