@@ -154,7 +154,7 @@ def test_a_worker_is_alive_from_the_start_and_ready_from_its_recovery_to_its_end
 
     (gated / "imported").touch()
     served.until_ready()
-    until(lambda: served.ask("/readyz") == (200, "ready\n"))
+    assert served.ask("/readyz") == (200, "ready\n")
     assert served.ask("/livez") == (200, "alive\n")
 
     task = everbeat("task", "enqueue", "waits", "--app", "gated:app", "--json").json["id"]

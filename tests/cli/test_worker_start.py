@@ -1,8 +1,10 @@
 """`worker start`, as a real process: its first lines, its end, what it ran."""
 
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from tests.cli.by_hand import Command
@@ -48,6 +50,22 @@ def test_the_first_lines_say_who_where_and_what(
     assert lines["queues"] == "all"
     assert lines["recovery"] == "nothing to recover"
     assert list(lines)[-1] == "ready"
+
+
+def test_a_worker_leaves_a_picture_of_itself_and_its_processes(
+    started: Callable[..., subprocess.Popen[str]], shop: Path
+) -> None:
+    worker = started("worker", "start", "shop:app", "--processes", "2")
+    assert worker.stdout is not None
+    assert any(line == "ready\n" for line in worker.stdout)
+    worker.send_signal(signal.SIGTERM)
+    worker.wait(30)
+
+    with closing(sqlite3.connect(shop)) as connection:
+        (state,) = connection.execute(
+            "SELECT pid, processes, tasks_running, tasks_claimed, memory_usage_mb > 10 FROM everbeat_worker_states"
+        ).fetchall()
+    assert state == (worker.pid, 2, 0, 0, 1)
 
 
 def test_a_killed_worker_is_lost_until_another_one_recovers_it(

@@ -55,6 +55,17 @@ def test_it_is_not_ready_while_it_stops(stage: Stage) -> None:
     assert "stopping" in health.ready().says
 
 
+def test_it_is_not_ready_while_its_store_is_another_one(stage: Stage) -> None:
+    worker = stage.worker()
+    health = Health(stage.clock, Reporter())
+    health.begin(worker.dispatcher)
+
+    worker.dispatcher.is_displaced = True
+
+    assert not health.ready().is_good
+    assert "not the one it was" in health.ready().says
+
+
 def test_a_store_that_is_away_makes_it_unready_after_half_a_minute_and_never_dead(stage: Stage) -> None:
     worker = stage.worker()
     health = Health(stage.clock, Reporter())

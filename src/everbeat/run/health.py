@@ -1,8 +1,8 @@
 """Whether a worker lives and whether it can work, for those who ask over HTTP.
 
 Alive: its dispatcher turns, also while the store is away; and as long as it has not begun to. Ready: it has recovered
-what others left, is not stopping, and has not been without its store for longer than half a minute. Tasks that could
-not be recovered make it degraded, not unready.
+what others left, is not stopping, has not been without its store for longer than half a minute, and that store is the
+one it was.
 """
 
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ class Turning(Protocol):
     """What is asked of a dispatcher."""
 
     turns: int
+    is_displaced: bool
 
     @property
     def is_draining(self) -> bool: ...
@@ -65,6 +66,8 @@ class Health:
             return Answer(False, "not ready: starting or recovering")
         if dispatcher.is_draining:
             return Answer(False, "not ready: stopping")
+        if dispatcher.is_displaced:
+            return Answer(False, "not ready: the store is not the one it was; see the log")
         if away > AWAY_SECONDS:
             return Answer(False, f"not ready: the store has been away for {away:.0f}s")
         return Answer(True, "ready")

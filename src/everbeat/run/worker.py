@@ -110,8 +110,8 @@ def run_worker(
                     return 0
                 life, report = begun
                 store_id = life.store_id
-                announce(life, report)
                 stack.enter_context(window.on(life))
+                announce(life, report)
                 if not life.go_on(signals):
                     return 0
     return 0
