@@ -132,7 +132,10 @@ def bad(event):
     who = [one["who"] for one in told()]
     assert who.count("good") == 2  # not again after the first failure; nobody knows after the death
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(30) == 0
+    said, _ = worker.communicate(timeout=30)
+    assert worker.returncode == 0
+    assert "ValueError: not yet" in said
+    assert said.count("subscriber.failed event=worker.started") == 2
 
 
 def test_what_a_killed_worker_did_not_tell_is_told_by_the_next(

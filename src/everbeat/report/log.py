@@ -108,6 +108,11 @@ class Reporter:
                 self.warn("task.unrecoverable", **facts)
 
 
+def subscriber_failed(name: str, event_id: int, how: str, error: BaseException | None = None) -> None:
+    """It will be tried again; when that is given up, it is an event."""
+    LOGGER.warning(line("subscriber.failed", {"event": name, "event_id": event_id, "reason": how}), exc_info=error)
+
+
 def facts_of(task_id: str | None, worker_id: str | None, facts: Mapping[str, Any]) -> dict[str, Any]:
     """An event as fields, in the order in which they are shown."""
     return {"task": task_id, "worker": worker_id, **facts}

@@ -104,8 +104,6 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = PATIENCE_SECONDS
-    server_version = "everbeat"
-    sys_version = ""
     server: _Server
 
     def do_GET(self) -> None:
@@ -113,6 +111,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         self._answer(with_body=False)
+
+    def version_string(self) -> str:
+        return "everbeat"
 
     def log_message(self, format: str, *args: Any) -> None:
         LOGGER.debug("http.asked %s", format % args)

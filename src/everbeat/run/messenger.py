@@ -20,6 +20,7 @@ from everbeat.clock import Clock
 from everbeat.model.event import EventInfo
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Outcome
+from everbeat.report.log import subscriber_failed
 from everbeat.run.crew import ChildKind, ChildReady, Crew, Died, Finished, News
 from everbeat.run.subscriber import as_bytes
 from everbeat.run.words import how_it_died
@@ -190,6 +191,7 @@ class Messenger:
                 self._waiting.appendleft(event)
             else:
                 self._ended.put(Ended(event.id, how))
+                subscriber_failed(event.name, event.id, how)
         self._sent.clear()
         self._is_started = self._is_ready = self._is_late = False
         self._short_lives = 0 if death.seconds_alive > 10 else self._short_lives + 1

@@ -14,6 +14,7 @@ from typing import Any
 
 from everbeat.model.event import EVERY, EventInfo
 from everbeat.model.task import Outcome, TaskError
+from everbeat.report import log
 from everbeat.run.failure import UNHANDLED_EXCEPTION, error_of
 from everbeat.run.wire import Channel, Inbox, Job, Run, ToChild, encode, send
 from everbeat.store.moments import moment
@@ -69,6 +70,7 @@ class SubscriberChild:
             if asyncio.iscoroutine(done):
                 self.wait_for(done)
         except BaseException as exception:  # noqa: BLE001 - user code
+            log.subscriber_failed(event.name, event.id, "it raised", exception)
             return error_of(exception, UNHANDLED_EXCEPTION, __file__)
         finally:
             if os.getpid() != self._pid:
