@@ -5,8 +5,6 @@ import signal
 
 from tests.crash.yard import Yard, is_alive, is_stopped
 
-from everbeat import TaskStatus
-
 
 def words_of(yard: Yard, task_id: str) -> list[str]:
     return [line.word for line in yard.ledger() if line.task_id == task_id]
@@ -149,18 +147,3 @@ def test_neighbours_of_an_async_task_that_blocks_its_process_are_run_again_if_th
     assert (info.crash_count, [a.outcome for a in info.attempts]) == (0, ["NEIGHBOUR_CRASHED"])
     assert second.pid != yard.starts(task)[0].pid
     yard.audit([once, again, task])
-
-
-# -- processes of their own -------------------------------------------------------------------------------------------
-
-
-def test_isolated_tasks_have_a_fresh_process_each(yard: Yard) -> None:
-    worker = yard.worker(processes=2)
-    tasks = yard.send_many("isolated", [()] * 4) + yard.send_many("a_isolated", [()] * 4)
-    yard.until_ended(tasks)
-
-    assert {yard.status(task) for task in tasks} == {TaskStatus.COMPLETED}
-    processes = {yard.starts(task)[0].pid for task in tasks}
-    assert len(processes) == len(tasks)
-    assert processes.isdisjoint(worker.slots)
-    yard.audit(tasks)

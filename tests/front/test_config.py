@@ -328,6 +328,8 @@ def test_a_bad_url_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) 
         {"imports": ["shop tasks"]},
         {"auto_migrate": 1},
         {"max_args_bytes": 10},
+        {"max_tasks_per_child": 0},
+        {"max_memory_per_child_mb": 0.5},
     ],
 )
 def test_a_wrong_app_config_is_refused(wrong: dict[str, Any]) -> None:
@@ -360,6 +362,8 @@ def test_configuration_can_not_be_changed() -> None:
             imports=["shop.tasks"],
             auto_migrate=False,
             max_args_bytes=2048,
+            max_tasks_per_child=100,
+            max_memory_per_child_mb=500,
         ),
     ],
 )

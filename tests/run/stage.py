@@ -7,7 +7,7 @@ were made. What a schedule did once it does every time, which is what a simulati
 
 import os
 import sqlite3
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,6 +97,8 @@ class SimulatedCrew:
         """Ids of tasks whose bytes reached a process, in order."""
         self.spawned = 0
         self.places = places
+        self.sizes: dict[int, int] = defaultdict(int)
+        """Bytes that a process has, by pid."""
         self.silent: set[int] = set()
         self.soon: deque[Callable[[], object]] = deque()
         """What happens, one after the other, while somebody waits."""
@@ -212,8 +214,9 @@ class SimulatedWorker:
     """All the parts of a worker's life but its poll loop."""
 
     def __init__(self, stage: "Stage", worker_id: str, *, processes: int = 2, async_slots: int = 0,
-                 frame_depth: int = 64, spool_limit: int = 1 << 20,
-                 queues: frozenset[str] | None = None, **recovery: Any) -> None:  # fmt: skip
+                 frame_depth: int = 64, spool_limit: int = 1 << 20, max_tasks: int | None = None,
+                 max_memory: int | None = None, queues: frozenset[str] | None = None,
+                 **recovery: Any) -> None:  # fmt: skip
         self.id = worker_id
         self.config = RecoveryConfig(**recovery)
         self.host = Host(name="host-1", boot_id=BOOT_ID, pid=NO_SUCH_PID + stage.count, pid_started=1, pid_namespace=1)
@@ -226,6 +229,7 @@ class SimulatedWorker:
         staffing = Staffing(
             processes=processes, async_slots=async_slots, sync_names=SYNC_NAMES,
             async_names=ASYNC_NAMES if async_slots else frozenset(), queues=queues, frame_depth=frame_depth,
+            max_tasks=max_tasks, max_memory=max_memory,
         )  # fmt: skip
         policy = self.config.to_policy()
         self.spool = Spool(stage.directory, worker_id=worker_id, store_id=stage.store.store_id, limit=spool_limit)
@@ -233,6 +237,7 @@ class SimulatedWorker:
         self.dispatcher = Dispatcher(
             worker_id=worker_id, hostname="host-1", store=self.store, crew=self.crew, keeper=self.keeper,  # type: ignore[arg-type]
             journal=self.journal, staffing=staffing, recovery=policy, clock=stage.clock, jitter=lambda: 0.5,
+            resident=self.crew.sizes.__getitem__,
         )  # fmt: skip
         interval = self.config.runner_heartbeat_interval_ms
         beats, self.beat_line = stage.open_line()

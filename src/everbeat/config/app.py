@@ -121,6 +121,10 @@ class AppConfig(Settings):
     """The largest arguments of a task."""
     max_result_bytes: int = setting(MAX_PAYLOAD_BYTES, _PAYLOAD)
     """The largest result of a task."""
+    max_tasks_per_child: int | None = setting(None, Whole(low=1, high=10**9, optional=True))
+    """A process of a worker is replaced after so many tasks."""
+    max_memory_per_child_mb: int | None = setting(None, Whole(low=1, high=MIB, unit="MiB", optional=True))
+    """A process of a worker is replaced after a task that leaves it larger than this (resident memory)."""
     redact: Sequence[str] = setting((), Names())
     """Names of arguments, or of fields inside them, whose values are replaced in errors before they are stored."""
 
@@ -149,6 +153,8 @@ class AppConfig(Settings):
             "auto_migrate": self.auto_migrate,
             "max_args_bytes": self.max_args_bytes,
             "max_result_bytes": self.max_result_bytes,
+            "max_tasks_per_child": self.max_tasks_per_child,
+            "max_memory_per_child_mb": self.max_memory_per_child_mb,
             "redact": list(self.redact),
             "origins": {
                 "": dict(self.origins),
@@ -170,5 +176,7 @@ class AppConfig(Settings):
             auto_migrate=facts["auto_migrate"],
             max_args_bytes=facts["max_args_bytes"],
             max_result_bytes=facts["max_result_bytes"],
+            max_tasks_per_child=facts["max_tasks_per_child"],
+            max_memory_per_child_mb=facts["max_memory_per_child_mb"],
             redact=facts["redact"],
         ).with_origins(origins[""])

@@ -37,6 +37,8 @@ class Room:
     be framed is not listed."""
     depths: Mapping[str, int] = field(default_factory=dict)
     """How many tasks of a name may stand in one slot's queue; 1 when unknown."""
+    limits: Mapping[int, int] = field(default_factory=dict)
+    """How many tasks may stand in the queue of a slot whose process is about to be replaced; not listed: any number."""
     async_free: int = 0
     own_free: int = 0
     """Processes that may still be started for one task each."""
@@ -80,8 +82,9 @@ class Room:
         if slot is None or self.slots[slot] >= depth:
             self.slots.clear()
             return Answer.FULL, OWN_PROCESS
-        if depth == 1:
+        standing = self.slots[slot] + 1
+        if depth == 1 or standing == self.limits.get(slot):
             del self.slots[slot]
         else:
-            self.slots[slot] += 1
+            self.slots[slot] = standing
         return Answer.TAKE, slot

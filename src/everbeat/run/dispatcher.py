@@ -47,6 +47,7 @@ from everbeat.run.failure import RESULT_INVALID
 from everbeat.run.journal import Journal
 from everbeat.run.keeper import Keeper
 from everbeat.run.meter import Meter
+from everbeat.run.resources import resident
 from everbeat.run.slot import Flight, Slot, Slots, SlotState, Staffing
 from everbeat.run.stops import Stops, Watched
 from everbeat.run.words import how_it_died
@@ -117,6 +118,7 @@ class Dispatcher:
         recovery: RecoveryPolicy,
         clock: Clock,
         jitter: Callable[[], float] = random.random,
+        resident: Callable[[int], int] = resident,
     ) -> None:
         self.worker_id = worker_id
         self.hostname = hostname
@@ -128,6 +130,7 @@ class Dispatcher:
         self.recovery = recovery
         self.clock = clock
         self.jitter = jitter
+        self.resident = resident
         self.pace = Pace(deepest=staffing.frame_depth)
         self.tally = Tally()
         self.slots = Slots(staffing)
@@ -304,6 +307,8 @@ class Dispatcher:
             case Finished():
                 slot = self.slots[news.slot]
                 self._take_outcomes(slot, news.outcomes, now)
+                if self.staffing.max_memory is not None:
+                    self._weigh(slot, self.staffing.max_memory, now)
                 if not slot.queue and (slot.kind is ChildKind.OWN or slot.is_retiring):
                     self._let_process_go(slot)
             case Reported():
@@ -425,7 +430,7 @@ class Dispatcher:
                 self._spawn(slot)
 
     def _spawn(self, slot: Slot) -> None:
-        slot.state, slot.restart_at = SlotState.STARTING, None
+        slot.state, slot.restart_at, slot.sent = SlotState.STARTING, None, 0
         self.crew.spawn(slot.number, slot.kind)
 
     def _end_process(self, slot: Slot) -> None:
@@ -440,11 +445,25 @@ class Dispatcher:
     def _retire(self, slot: Slot, now: int) -> None:
         """Its process takes nothing new, and goes when what it has is done. The next async one is started meanwhile."""
         slot.is_retiring = True
-        self._give_back_unread(slot, now, "its process is to be replaced")
-        if not slot.queue:
-            self._let_process_go(slot)
         if slot.kind is ChildKind.ASYNC and (twin := self.slots.twin(slot)).state is SlotState.EMPTY:
             twin.restart_at = now
+
+    def _count(self, slot: Slot, most: int, now: int) -> None:
+        """Replace a process that was given as many tasks as it may have."""
+        if slot.sent >= most and self._is_replaceable(slot):
+            self._retire(slot, now)
+
+    def _weigh(self, slot: Slot, most: int, now: int) -> None:
+        """Replace a process that a task has left too large. What it has not taken goes elsewhere."""
+        if self._is_replaceable(slot) and self.resident(slot.pid or 0) > most:
+            self._retire(slot, now)
+            self._give_back_unread(slot, now, "its process is to be replaced")
+
+    def _is_replaceable(self, slot: Slot) -> bool:
+        """Of the async processes, only if another can take over: until then it serves on."""
+        if slot.kind is ChildKind.ASYNC and self.slots.twin(slot).state is not SlotState.EMPTY:
+            return False
+        return slot.is_open and slot.kind is not ChildKind.OWN
 
     def _heed_requests(self, now: int) -> None:
         """What has not begun is taken back and cancelled at once; what has is told to stop."""
@@ -469,6 +488,7 @@ class Dispatcher:
             slot = watched.slot
             if step is Step.DRAIN and not slot.is_retiring:
                 self._retire(slot, now)
+                self._give_back_unread(slot, now, "its process is to be replaced")
             elif step is Step.KILL and slot.state is SlotState.READY:
                 self._kill_for(watched)
 
@@ -502,6 +522,7 @@ class Dispatcher:
             flight = slot.queue.pop(key, None)
             if flight is None:
                 continue
+            slot.sent -= 1
             self.stops.forget(slot, key, now)
             if flight.claim.cancel_requested:
                 self._settle(flight.claim, cancelled_unbegun())
@@ -536,6 +557,9 @@ class Dispatcher:
             if flight.claim.timeout is not None:
                 self.stops.watch(slot, flight, now)
             self._held[flight.claim.seq, flight.claim.fence] = flight.claim, slot
+        slot.sent += len(flights)
+        if self.staffing.max_tasks is not None:
+            self._count(slot, self.staffing.max_tasks, now)
         return True
 
     # -- the flush --------------------------------------------------------------------------------------------------

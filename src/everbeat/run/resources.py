@@ -42,10 +42,10 @@ class Resources:
         spent = sum(max(0, used - self._ticks.get(pid, 0)) for pid, used in ticks.items()) / _TICKS
         elapsed = (now - self._looked_at) / 1e6
         self._looked_at, self._ticks = now, ticks
-        resident = sum(map(_resident, pids))
+        used = sum(map(resident, pids))
         return Usage(
-            memory_mb=round(resident / (1 << 20), 1),
-            memory_percent=round(100 * resident / _MEMORY, 2),
+            memory_mb=round(used / (1 << 20), 1),
+            memory_percent=round(100 * used / _MEMORY, 2),
             cpu_percent=round(100 * spent / elapsed, 1) if elapsed > 0 else 0.0,
         )
 
@@ -67,7 +67,8 @@ def _ticks_of(pid: int) -> int | None:
     return int(fields[_UTIME]) + int(fields[_STIME])
 
 
-def _resident(pid: int) -> int:
+def resident(pid: int) -> int:
+    """The memory of one process, in bytes; 0 if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
     except OSError:

@@ -1,6 +1,6 @@
 """The process slots of a worker, as its dispatcher sees them: what was sent into each and in which order it begins."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -23,6 +23,10 @@ class Staffing:
     async_names: frozenset[str]
     queues: frozenset[str] | None
     frame_depth: int
+    max_tasks: int | None = None
+    """A process is replaced after so many tasks."""
+    max_memory: int | None = None
+    """A process is replaced when it is larger than this between two tasks, in bytes."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -56,6 +60,8 @@ class Slot:
     pid: int | None = None
     queue: dict[tuple[int, int], Flight] = field(default_factory=dict)
     """Flights by (seq, fence), in the order they were sent."""
+    sent: int = 0
+    """Tasks that its process was given."""
     head_since: int = 0
     full_until: int = 0
     waiting: Claim | None = None
@@ -123,18 +129,25 @@ class Slots(dict[int, Slot]):
 
     def room(self, staffing: Staffing, depths: Mapping[str, int], now: int) -> Room:
         """What they could take now."""
-        shared = self.shared
-        is_up = shared is not None and now >= shared.full_until
-        used = sum(len(slot.queue) for slot in self.of(ChildKind.ASYNC))
+        open_slots = [slot for slot in self.of(ChildKind.SYNC) if slot.takes_more(now)]
         return Room(
             staffing.sync_names,
             staffing.async_names,
             staffing.queues,
-            slots={slot.number: len(slot.queue) for slot in self.of(ChildKind.SYNC) if slot.takes_more(now)},
+            slots={slot.number: len(slot.queue) for slot in open_slots},
             depths=depths,
-            async_free=staffing.async_slots - used if is_up else 0,
+            limits={} if staffing.max_tasks is None else _limits(open_slots, staffing.max_tasks),
+            async_free=self._async_free(staffing, now),
             own_free=sum(slot.may_start(now) for slot in self.of(ChildKind.OWN)),
         )
+
+    def _async_free(self, staffing: Staffing, now: int) -> int:
+        shared = self.shared
+        if shared is None or now < shared.full_until:
+            return 0
+        free = staffing.async_slots - sum(len(slot.queue) for slot in self.of(ChildKind.ASYNC))
+        left = free if staffing.max_tasks is None else staffing.max_tasks - shared.sent
+        return min(free, left) if left > 0 else free  # one that can not be replaced yet serves on
 
     @property
     def shared(self) -> Slot | None:
@@ -162,6 +175,10 @@ class Slots(dict[int, Slot]):
         own = all(slot.may_start(now) for slot in self.of(ChildKind.OWN))
         shared = self.of(ChildKind.ASYNC)
         return own and (not shared or self.shared is not None) and all(slot.is_open for slot in self.of(ChildKind.SYNC))
+
+
+def _limits(slots: Iterable[Slot], most: int) -> dict[int, int]:
+    return {slot.number: len(slot.queue) + most - slot.sent for slot in slots}
 
 
 def _slots(staffing: Staffing) -> Iterator[Slot]:

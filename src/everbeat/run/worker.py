@@ -435,7 +435,7 @@ class Life:
         return min(recovery.runner_heartbeat_interval_ms, recovery.claimer_heartbeat_interval_ms) / 1000
 
     def _staffing(self) -> Staffing:
-        queues = self.options.queues
+        queues, memory = self.options.queues, self.config.max_memory_per_child_mb
         return Staffing(
             processes=self.options.processes,
             async_slots=self.async_slots,
@@ -443,6 +443,8 @@ class Life:
             async_names=frozenset(self.facts.async_names),
             queues=None if queues is None else frozenset(queues),
             frame_depth=self.options.frame_depth,
+            max_tasks=self.config.max_tasks_per_child,
+            max_memory=None if memory is None else memory << 20,
         )
 
     def open_store(self, *, create: bool = False) -> Store:

@@ -25,6 +25,7 @@ from everbeat.errors import TaskInterrupted
 
 PAUSE = 0.01
 TIMEOUT = 0.3
+HOARD: list[bytes] = []
 
 
 def make_app() -> Everbeat:
@@ -38,7 +39,7 @@ def make_app() -> Everbeat:
     for function in (
         quick, work, gated, held_gil, exits, faults, leaves, interrupts_itself, forks, forks_and_stays, starts_program,
         heeds, heeds_not, maybe, a_quick, a_gated, counts, returns_late, asks, asks_in_a_thread, a_asks, a_heeds_not,
-        a_blocks,
+        a_blocks, grows,
     ):  # fmt: skip
         app.task(name=function.__name__)(function)
     for function in (quick, work, gated, heeds, a_quick, a_gated):
@@ -307,6 +308,13 @@ async def a_asks() -> int:
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(PAUSE)
         note("asked")
+        return fence
+
+
+def grows(megabytes: int) -> int:
+    """Leaves its process larger than it was."""
+    with on_record() as fence:
+        HOARD.append(b"x" * (megabytes << 20))
         return fence
 
 
