@@ -85,6 +85,9 @@ def test_an_error_outside_the_policy_is_not_called_a_lack_of_attempts() -> None:
         (TaskPolicy(base_seconds=0), 3, 0.9, 0),
         (TaskPolicy(base_seconds=4), 1, 0.0, 3_000_000),
         (TaskPolicy(base_seconds=4), 1, 0.5, 4_000_000),
+        (TaskPolicy(base_seconds=1, max_seconds=100), 20, 0.0, 75_000_000),
+        (TaskPolicy(base_seconds=1, max_seconds=100), 20, 0.5, 87_500_000),
+        (TaskPolicy(base_seconds=1, max_seconds=100), 900, 0.5, 87_500_000),
     ],
 )
 def test_backoff_doubles_up_to_its_limit(policy: TaskPolicy, failures: int, jitter: float, expected: int) -> None:
