@@ -14,7 +14,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 MAY_IMPORT = {
     "model": {"model"},
     "decide": {"decide", "model"},
-    "store": {"store", "decide", "model", "config", "clock", "crashpoint", "errors", "private"},
+    "store": {"store", "decide", "model", "config", "clock", "crashpoint", "errors", "filesystem", "private"},
     "config": {"config", "model", "errors", "ids", "secrecy"},
     "report": {"report", "store", "model", "errors", "decide", "secrecy"},
     "run": {
@@ -28,6 +28,7 @@ MAY_IMPORT = {
         "crashpoint",
         "current",
         "errors",
+        "filesystem",
         "hooks",
         "ids",
         "private",

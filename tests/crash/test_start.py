@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from tests.crash.conftest import MakeYard
 from tests.crash.yard import FAST, Yard
+from tests.words import a_worker
 
 from everbeat import TaskStatus
-from everbeat.model.worker import WorkerStatus
+from everbeat.model.worker import Host, WorkerStatus
 from everbeat.testing import shift_clock
 
 HOUR = 3600
@@ -149,6 +150,35 @@ def test_the_files_of_a_worker_that_was_killed_before_it_entered_the_store_are_r
     names = {path.stem for path in yard.store.state_directory.glob("worker-*")}
     assert names == {f"worker-{bystander.id}", f"worker-{worker.id}"}
     assert (bystander.stop(), worker.stop()) == (0, 0)
+
+
+ELSEWHERE = Host(name="other", boot_id="another kernel", pid=1, pid_started=1, pid_namespace=1)
+
+
+def test_a_store_that_another_machine_is_using_is_refused_and_nothing_is_changed(make_yard: MakeYard) -> None:
+    yard = make_yard(**FAST)
+    yard.store.register(a_worker("foreign", host=ELSEWHERE, beat_interval_ms=1000))
+    task_id = yard.send("quick")
+
+    worker = yard.worker(ready=False)
+    yard.until(lambda: yard.store.beat("foreign", []).alive and worker.process.poll() is not None, "it has ended")
+
+    assert worker.ended() == 3
+    assert "is in use by another machine: worker foreign on other has just beaten" in worker.said()
+    assert [(row.id, row.status) for row in yard.store.workers()] == [("foreign", WorkerStatus.ALIVE)]
+    assert yard.status(task_id) is TaskStatus.PENDING
+    assert not list(yard.store.state_directory.glob("worker-*"))
+
+
+def test_what_only_seems_to_live_elsewhere_is_recovered_once_it_has_missed_its_beats(make_yard: MakeYard) -> None:
+    yard = make_yard(**FAST)
+    yard.store.register(a_worker("foreign", host=ELSEWHERE, beat_interval_ms=5000))
+
+    worker = yard.worker()
+
+    assert "worker.elsewhere" in worker.said()
+    yard.until_event("worker.dead", worker_id="foreign")
+    assert worker.stop() == 0
 
 
 def test_workers_whose_host_is_the_same_do_not_disturb_each_other_when_one_starts(yard: Yard) -> None:

@@ -95,6 +95,11 @@ class Running:
 
 
 class Worker(Running):
+    def ended(self, timeout: float = PATIENCE) -> int:
+        code = super().ended(timeout)
+        self.yard.keep_journals()
+        return code
+
     @property
     def info(self) -> WorkerInfo:
         """Its row; the newest, if it was declared dead and goes on."""
@@ -408,17 +413,28 @@ class Yard:
 
     def _is_marked(self, task_id: str) -> bool:
         """Whether a journal says that the last run of a task began, or its own process died under it: then the mark was
-        read at once, and its place in the journal may have been used again."""
-        marks = {mark for path in self.store.state_directory.glob("*.journal") for mark in begun_in(path)}
-        seq, fence, pid = self.query(
-            "SELECT t.seq, a.fence, a.pid FROM everbeat_attempts a JOIN everbeat_tasks t ON t.id = a.task_id"
-            " WHERE t.id = ? ORDER BY a.id DESC LIMIT 1",
+        read at once, and its place in the journal may have been used again. A journal that the others removed before
+        it could be kept says nothing."""
+        self.keep_journals()
+        seq, fence, pid, worker_id = self.query(
+            "SELECT t.seq, a.fence, a.pid, a.worker_id FROM everbeat_attempts a JOIN everbeat_tasks t"
+            " ON t.id = a.task_id WHERE t.id = ? ORDER BY a.id DESC LIMIT 1",
             task_id,
         )[0]
+        journal = self.path / "journals" / f"worker-{worker_id}.journal"
+        marks = begun_in(journal) if journal.exists() else {(seq, fence)}
         rivals = self.query(
             "SELECT task_id FROM everbeat_attempts WHERE pid = ? AND error_code = 'WORKER_CRASHED'", pid
         )
         return (seq, fence) in marks or rivals == [(task_id,)]
+
+    def keep_journals(self) -> None:
+        """Whoever recovers a dead worker removes its journal, too."""
+        kept = self.path / "journals"
+        kept.mkdir(exist_ok=True)
+        for path in self.store.state_directory.glob("*.journal"):
+            with suppress(FileNotFoundError):
+                (kept / path.name).write_bytes(path.read_bytes())
 
     def complaints(self) -> list[str]:
         """Tracebacks and failed loops in the logs of workers that were not killed."""

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from everbeat.decide.liveness import gap_us, is_outage, is_overdue, threshold_us
+from everbeat.decide.liveness import gap_us, is_elsewhere, is_outage, is_overdue, threshold_us
 from everbeat.model.worker import Host, LockIdentity, WorkerInfo, WorkerStatus
 
 SECOND = 1_000_000
@@ -67,3 +67,24 @@ def test_an_outage_is_a_time_in_which_somebody_should_have_beaten(
     facts = [(last + at * SECOND, interval * 1000) for at, interval in beats]
 
     assert is_outage(last, last + waited_s * SECOND, facts) is outage
+
+
+@pytest.mark.parametrize(
+    ("beat_age_s", "uptime_s", "same_boot", "elsewhere"),
+    [
+        (10, 3600, False, True),
+        (104, 3600, False, True),
+        (106, 3600, False, False),  # it has missed its beats
+        (10, 5, False, False),  # this machine was restarted since
+        (10, 3600, True, False),
+        (-29, 3600, False, True),
+        (-86_400, 3600, False, False),  # of a clock that was wrong
+    ],
+)
+def test_a_fresh_beat_of_another_kernel_is_that_of_another_machine(
+    beat_age_s: int, uptime_s: int, same_boot: bool, elsewhere: bool
+) -> None:
+    now = round(LONG_AGO.timestamp()) * SECOND + beat_age_s * SECOND
+    worker = replace(WORKER, same_boot=same_boot)
+
+    assert is_elsewhere(worker, now_us=now, booted_at_us=now - uptime_s * SECOND) is elsewhere

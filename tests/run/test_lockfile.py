@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from everbeat import filesystem
 from everbeat.model.worker import Host, LockIdentity
 from everbeat.run import lockfile
 from everbeat.run.lockfile import Liveness, WorkerLock, is_worker, lock_child_byte, probe, seize, this_host
@@ -199,7 +200,7 @@ def test_a_network_file_system_proves_nothing(
 ) -> None:
     pid, lock, host = start_peer("w1")
     end(pid)
-    monkeypatch.setattr(lockfile, "_file_system_type", lambda fd: 0x6969)
+    monkeypatch.setattr(filesystem, "type_of", lambda fd: 0x6969)
 
     liveness, reason = probe(lock, "w1", host, this_host())
 
@@ -209,7 +210,9 @@ def test_a_network_file_system_proves_nothing(
 
 def test_the_kind_of_a_file_system_is_known(tmp_path: Path) -> None:
     with open("/proc/self/stat") as proc:
-        assert lockfile._file_system_type(proc.fileno()) == 0x9FA0
+        assert filesystem.type_of(proc.fileno()) == 0x9FA0
+    assert filesystem.type_of(Path("/proc/self")) == 0x9FA0
+    assert filesystem.type_of(tmp_path / "missing") is None
 
 
 def test_a_lost_lock_of_a_living_process_proves_nothing(tmp_path: Path) -> None:

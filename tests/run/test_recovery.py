@@ -167,6 +167,7 @@ def test_files_of_an_earlier_boot_are_removed_and_a_worker_without_files_is_pass
         stage.store.register(a_worker(name, host=host, lock=type(lock)(path=str(path), device=1, inode=1)))
     (stage.directory / "worker-old.lock").touch()
     Journal.create(stage.directory, "old", boot_id=BOOT_ID, slots=1, entries=1).close(unlink=False)
+    stage.clock.advance(3600)
 
     heir.recovery.run(actor="test", but=heir.id)
 

@@ -22,6 +22,15 @@ def is_overdue(worker: WorkerInfo, threshold_ms: int, *, store_healthy_for_us: i
     return worker.silent_for_us > allowed and store_healthy_for_us > allowed
 
 
+def is_elsewhere(worker: WorkerInfo, *, now_us: int, booted_at_us: int) -> bool:
+    """Whether a worker of another kernel seems to be alive: it has beaten of late, after this kernel was started, so it
+    is not what an earlier boot of this machine left (PROTOCOL 17). A beat in the future is that of a clock which was
+    wrong."""
+    beat_us, interval_us = round(worker.last_beat_at.timestamp() * 1_000_000), worker.beat_interval_ms * 1000
+    is_fresh = -interval_us < now_us - beat_us < MISSED_BEATS * interval_us
+    return not worker.same_boot and is_fresh and beat_us > booted_at_us
+
+
 def gap_us(beat_interval_ms: int) -> int:
     """Between two beats of one worker lies no more than this, unless something stood still. A beat more and it still is
     no more than three, so a worker whose beats fell into a gap that nobody noticed is not yet overdue."""

@@ -8,7 +8,6 @@ pid namespace), a missing file as proof (containers may share the boot id but no
 dropped when *any* fd of that file is closed in the process that holds it: a process never probes its own file.
 """
 
-import ctypes
 import fcntl
 import json
 import os
@@ -22,26 +21,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from everbeat import private
+from everbeat import filesystem, private
 from everbeat.model.worker import Host, LockIdentity
 
 _MAX_CONTENT = 4096
 _FLOCK = struct.Struct("@hhqqi0q")  # struct flock: type, whence, start, length, pid
-_NETWORK_FILE_SYSTEMS = {
-    0x6969: "nfs",
-    0x517B: "smb",
-    0xFF534D42: "cifs",
-    0xFE534D42: "smb2",
-    0x65735546: "fuse",
-    0x01021997: "9p",
-    0x00C36400: "ceph",
-    0x5346414F: "afs",
-    0x73757245: "coda",
-    0x0BD00BD0: "lustre",
-    0x01161970: "gfs2",
-    0x7461636F: "ocfs2",
-}
-_libc = ctypes.CDLL(None, use_errno=True)
+SHARED = filesystem.NETWORK | filesystem.PERHAPS
 _mine: set[tuple[int, int]] = set()
 """(device, inode) of the lock files that this process holds locks on."""
 _seizing = threading.Lock()
@@ -240,9 +225,9 @@ def _doubt(fd: int, lock: LockIdentity, worker_id: str, host: Host) -> str | Non
         return f"belongs to another user ({found.st_uid})"
     if (found.st_dev, found.st_ino) != (lock.device, lock.inode):
         return "is not the file that the worker registered"
-    file_system = _file_system_type(fd)
-    if file_system is None or file_system in _NETWORK_FILE_SYSTEMS:
-        name = "one of unknown kind" if file_system is None else _NETWORK_FILE_SYSTEMS[file_system]
+    kind = filesystem.type_of(fd)
+    if kind is None or kind in SHARED:
+        name = "one of unknown kind" if kind is None else SHARED[kind]
         return f"is on a file system whose locks other machines may hold ({name})"
     if os.read(fd, _MAX_CONTENT) != _content(worker_id, host):
         return "names another worker or another start of it"
@@ -265,13 +250,6 @@ def _holder(fd: int) -> int | None:
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else pid
-
-
-def _file_system_type(fd: int) -> int | None:
-    answer = ctypes.create_string_buffer(512)  # struct statfs is smaller everywhere, and f_type its first word
-    if _libc.fstatfs(fd, answer) != 0:
-        return None
-    return ctypes.c_ulong.from_buffer(answer).value & 0xFFFFFFFF
 
 
 def _start_ticks(pid: int) -> int | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from everbeat.clock import Clock, SystemClock
 from everbeat.config import RecoveryConfig
+from everbeat.decide.liveness import is_elsewhere
 from everbeat.decide.recover import recovery_for
 from everbeat.decide.stop import instead_of_another_run
 from everbeat.model.recovery import (
@@ -143,6 +144,11 @@ class Recovery:
     def _is_known(self, worker_id: str) -> bool:
         return any(worker.id == worker_id for worker in self._store.workers())
 
+    def lives_elsewhere(self, worker: WorkerInfo) -> bool:
+        """Whether it seems to run under another kernel: nothing that is known here proves or disproves its death."""
+        now = self._clock.wall_us()
+        return is_elsewhere(worker, now_us=now, booted_at_us=now - self._clock.mono_us())
+
     def _may_touch(self, claim: Claim) -> bool:
         if claim.status is TaskStatus.CLAIMED:
             return self._config.auto_requeue_stale_claimed
@@ -150,7 +156,8 @@ class Recovery:
 
     def _proof(self, worker: WorkerInfo) -> str | None:
         if not worker.same_boot:
-            return f"the host was restarted since worker {worker.id} ran on it"
+            is_over = not self.lives_elsewhere(worker)
+            return f"the host was restarted since worker {worker.id} ran on it" if is_over else None
         liveness, reason = probe(worker.lock, worker.id, worker.host, self._me)
         return reason if liveness is Liveness.FREE else None
 

@@ -4,6 +4,7 @@ Counted is what the kernel delivered: Python calls a handler once for signals th
 byte to the wake-up descriptor for each. (Two that come while the process is stopped are one for the kernel already.)
 """
 
+import select
 import signal
 import socket
 from types import FrameType
@@ -36,6 +37,10 @@ class Signals:
 
     def fileno(self) -> int:
         return self._reader.fileno()
+
+    def are_silent_for(self, seconds: float) -> bool:
+        """Wait; False as soon as there is one to take."""
+        return not select.select([self], [], [], seconds)[0]
 
     def take(self) -> int:
         """How many signals came since the last call."""

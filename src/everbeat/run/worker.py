@@ -21,7 +21,7 @@ from pathlib import Path
 
 from everbeat import __version__
 from everbeat.clock import Clock, SystemClock
-from everbeat.config import AppConfig
+from everbeat.config import AppConfig, SQLiteConfig
 from everbeat.errors import ConfigError, StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
@@ -30,6 +30,7 @@ from everbeat.model.worker import NewWorker, QueueSetting
 from everbeat.report.log import Reporter
 from everbeat.run.crew import AppFacts, AppFailed, Crew
 from everbeat.run.dispatcher import Dispatcher
+from everbeat.run.elsewhere import refuse_other_machines
 from everbeat.run.ground import Ground
 from everbeat.run.heartbeat import Heartbeat
 from everbeat.run.janitor import Janitor
@@ -155,6 +156,10 @@ class Entry:
             with ExitStack() as attempt:
                 try:
                     life = Life(self, attempt, creates_store=not insist)
+                    if isinstance(config.broker, SQLiteConfig):
+                        refuse_other_machines(life.store, self.clock, self.reporter, signals.are_silent_for)
+                    if not signals.are_silent_for(0.0):
+                        continue
                     life.register()
                     report = life.begin()
                 except StoreUnavailable as error:
@@ -164,7 +169,7 @@ class Entry:
                 else:
                     stack.push(attempt.pop_all())
                     return life, report
-            select.select([signals], [], [], RETRY_SECONDS)
+            signals.are_silent_for(RETRY_SECONDS)
         return None
 
 

@@ -25,6 +25,7 @@ from everbeat.store.sqlite.bells import STOP, Bell, Ringer, digest
 from everbeat.store.sqlite.connection import REFUSED, Database
 from everbeat.store.sqlite.group import GroupCommit
 from everbeat.store.sqlite.keeping import Keeping
+from everbeat.store.sqlite.place import refuse_shared_place
 from everbeat.store.sqlite.site import SQLiteSite
 from everbeat.store.transaction import Kind, RowRefused, Transaction
 from everbeat.store.verbs import (
@@ -64,6 +65,7 @@ class SQLiteStore(SQLiteSite, Keeping):
     ) -> None:
         path = Path(path).absolute()
         super().__init__(path)
+        refuse_shared_place(path)
         _prepare_file(path, file_mode, create=create)
         self._boot_id = _boot_id()
         self.database = Database(path, durability=durability, clock=clock or SystemClock(), patience=patience)
