@@ -8,9 +8,11 @@ from everbeat.errors import (
     ConfigError,
     EverbeatError,
     PayloadError,
+    RecoveryFailed,
     ResultTimeout,
     ResultTooLarge,
     SchemaMismatch,
+    StoreDamaged,
     StoreUnavailable,
     TaskCancelled,
     TaskCancelRequested,
@@ -22,6 +24,7 @@ from everbeat.errors import (
     TaskTimeout,
 )
 from everbeat.handle import TaskHandle
+from everbeat.model.integrity import IntegrityResult
 from everbeat.model.recovery import RecoveryReport
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import TaskInfo
@@ -37,10 +40,12 @@ __all__ = [
     "CurrentTask",
     "Everbeat",
     "EverbeatError",
+    "IntegrityResult",
     "PayloadError",
     "PostgresConfig",
     "QueueConfig",
     "RecoveryConfig",
+    "RecoveryFailed",
     "RecoveryReport",
     "ResultTimeout",
     "ResultTooLarge",
@@ -48,6 +53,7 @@ __all__ = [
     "SQLiteConfig",
     "SchemaMismatch",
     "StaleWorker",
+    "StoreDamaged",
     "StoreUnavailable",
     "Task",
     "TaskCancelRequested",

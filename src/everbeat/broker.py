@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from everbeat.config.checks import number
 from everbeat.ids import name_problem
+from everbeat.model.integrity import IntegrityResult
+from everbeat.model.recovery import Progress, RecoveryReport
 from everbeat.model.worker import StaleWorker, WorkerHeartbeatStatus
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ class SyncBroker:
     def __init__(self, app: "Everbeat") -> None:
         self._app = app
         self._recovery = app.config.recovery
+        self._last_report: RecoveryReport | None = None
 
     def get_stale_tasks(self, stale_threshold_minutes: float | None = None) -> list[dict[str, Any]]:
         """RUNNING tasks without a heartbeat for that long, with worker and last heartbeat. Changes nothing."""
@@ -57,6 +60,36 @@ class SyncBroker:
         from everbeat.run import manual
 
         return manual.recover_stuck_workflows(self._app.store, self._recovery)
+
+    def recover(
+        self, dry_run: bool = False, *, on_progress: Callable[[Progress], None] | None = None
+    ) -> RecoveryReport:
+        """All that a starting worker does before it claims anything: integrity check, log, dead workers, orphans. With
+        `dry_run` it says what it would do and changes nothing. RecoveryFailed if the store is damaged beyond repair."""
+        from everbeat.run import manual
+
+        report = manual.recover(self._app.store, self._recovery, dry_run=dry_run, on_progress=on_progress or _ignore)
+        if not dry_run:
+            self._last_report = report
+        return report
+
+    @property
+    def last_report(self) -> RecoveryReport | None:
+        """Of the last `recover()` here; before the first one, of the last recovery of the store by anybody."""
+        if self._last_report is None:
+            return next(iter(self._app.store.reports(limit=1)), None)
+        return self._last_report
+
+    def check_integrity(self) -> IntegrityResult:
+        """Check that all that is stored can be read as it was written; rebuild the indexes if they are damaged and no
+        worker is alive."""
+        from everbeat.run import manual
+
+        return manual.check_integrity(self._app.store, self._recovery)
+
+    def checkpoint_wal(self) -> int:
+        """Move the write-ahead log into the database; how many frames."""
+        return self._app.store.checkpoint().frames
 
     def send_heartbeat(self, worker_id: str, task_id: str | None = None) -> None:
         """Beat for a worker of your own, and for a task it holds. Registers an unknown worker."""
@@ -113,11 +146,23 @@ class Broker:
     mark_stale_tasks_as_failed = _awaited(SyncBroker.mark_stale_tasks_as_failed)
     requeue_stale_claimed = _awaited(SyncBroker.requeue_stale_claimed)
     recover_stuck_workflows = _awaited(SyncBroker.recover_stuck_workflows)
+    recover = _awaited(SyncBroker.recover)
+    check_integrity = _awaited(SyncBroker.check_integrity)
+    checkpoint_wal = _awaited(SyncBroker.checkpoint_wal)
     send_heartbeat = _awaited(SyncBroker.send_heartbeat)
     is_worker_alive = _awaited(SyncBroker.is_worker_alive)
     detect_stale_workers = _awaited(SyncBroker.detect_stale_workers)
     mark_worker_dead = _awaited(SyncBroker.mark_worker_dead)
     get_worker_status = _awaited(SyncBroker.get_worker_status)
+
+    @property
+    def last_report(self) -> RecoveryReport | None:
+        """Of the last `recover()` here; before the first one, of the last recovery of the store by anybody."""
+        return self.sync.last_report
+
+
+def _ignore(progress: Progress) -> None:
+    """Nobody wants to know how far it is."""
 
 
 def _ms(name: str, given: float | None, default: float, *, unit_ms: int = 1) -> int:

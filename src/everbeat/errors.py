@@ -78,6 +78,23 @@ class StoreUnavailable(EverbeatError, ConnectionError):
         )
 
 
+class StoreDamaged(StoreUnavailable):
+    """The store is there, but what is in it can not be read as it was written."""
+
+
+class RecoveryFailed(EverbeatError):
+    """The store is damaged and could not be repaired, so nothing was started. It was left as it is."""
+
+    def __init__(
+        self, message: str, *, errors: Sequence[str] = (), recovery_point: str = "", backup_command: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.errors = tuple(errors)
+        self.recovery_point = recovery_point
+        """The last moment that is known to be good, in words."""
+        self.backup_command = backup_command
+
+
 class SchemaMismatch(EverbeatError):
     """The store was made by another version of Everbeat. Nothing in it was touched."""
 

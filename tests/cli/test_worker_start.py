@@ -48,7 +48,7 @@ def test_the_first_lines_say_who_where_and_what(
     assert lines["engine"].startswith("SQLite 3.")
     assert lines["slots"] == "2 processes, 0 async"
     assert lines["queues"] == "all"
-    assert lines["recovery"] == "nothing to recover"
+    assert lines["recovery"] == "nothing to recover; integrity passed"
     assert list(lines)[-1] == "ready"
 
 

@@ -271,6 +271,8 @@ def test_a_report_reads_as_in_the_seed() -> None:
         "Dead Workers: 1\n"
         "  - gone (last heartbeat: 5m ago)\n"
         "\n"
+        "Degraded: 1 task could not be recovered and will be tried again\n"
+        "\n"
         "Recovery Complete: 2026-11-16T12:00:01.500Z\n"
     )
 

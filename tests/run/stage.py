@@ -287,7 +287,7 @@ class SimulatedWorker:
 
 class Stage:
     def __init__(self, directory: Path) -> None:
-        self._path = directory / "stage.db"
+        self.path = directory / "stage.db"
         self.clock = VirtualClock()
         self.count = 0
         self._stores: list[SQLiteStore] = []
@@ -295,7 +295,7 @@ class Stage:
         self.directory = self.store.state_directory
 
     def open_line(self) -> tuple[SQLiteStore, Line]:
-        store = SQLiteStore(self._path, durability="normal", clock=self.clock, patience=2.0)
+        store = SQLiteStore(self.path, durability="normal", clock=self.clock, patience=2.0)
         self._stores.append(store)
         return store, Line(store.database)
 

@@ -8,6 +8,7 @@ from tests.words import SECOND, a_policy, an_error, enqueue
 
 from everbeat.model.task import TaskError
 from everbeat.run.crew import AppFacts, AppFailed, AppReady
+from everbeat.run.findings import Findings
 
 AGAIN = a_policy(max_attempts=5, has_retry=True, jitter=False, base_seconds=2.0)
 STOPPED = TaskError(code="WORKER_STOPPED", message="the worker stops")
@@ -651,7 +652,7 @@ def test_a_result_that_comes_after_another_worker_has_the_task_is_refused_and_ke
     slow.get_up()
     slow.crew.begin(1)
     stage.store.declare_dead("slow", reason="silent", cause="silence")
-    rival.recovery.recover_orphans()
+    rival.recovery.recover_orphans(Findings())
     rival.get_up()
     slow.crew.end(1, result=b"late")
 
@@ -670,7 +671,7 @@ def test_a_result_of_a_task_that_nobody_has_taken_again_is_adopted(stage: Stage)
     slow.get_up()
     slow.crew.begin(1)
     stage.store.declare_dead("slow", reason="silent", cause="silence")
-    stage.worker("rival").recovery.recover_orphans()
+    stage.worker("rival").recovery.recover_orphans(Findings())
     slow.crew.end(1, result=b"late")
 
     slow.turn()

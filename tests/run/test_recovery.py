@@ -88,7 +88,8 @@ def test_a_worker_declared_dead_in_the_middle_of_a_pass_is_not_taken_for_gone(
         return find(limit=limit, after=after)
 
     monkeypatch.setattr(heir.recovery._store, "orphans", find_and_lose)
-    monkeypatch.setattr(recovery, "BATCH", 1)
+    monkeypatch.setattr(recovery, "FIRST", 1)
+    monkeypatch.setattr(recovery, "next_batch", lambda size, took_us: 1)
     heir.recovery.run(actor="test", but=heir.id)
 
     assert stage.status(unread) == ["FAILED"]

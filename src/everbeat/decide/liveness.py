@@ -46,4 +46,6 @@ def is_outage(last_write_us: int, now_us: int, beats: Iterable[tuple[int, int]])
     long before: neither can postpone the judgement of a third for ever.
     """
     waited = now_us - last_write_us
-    return any(waited > gap_us(interval) and last_write_us - beat_us <= gap_us(interval) for beat_us, interval in beats)
+    return any(
+        waited > gap_us(interval) and abs(last_write_us - beat_us) <= gap_us(interval) for beat_us, interval in beats
+    )

@@ -14,11 +14,15 @@ neighbours), 21 (a cancel that was asked for) and the table of actions in the de
   in all may not: its code began, and nobody said that it may run twice.
 """
 
+from collections.abc import Hashable
+from dataclasses import fields
+from operator import attrgetter
+
 from everbeat.decide.backoff import backoff_us
 from everbeat.decide.stop import instead_of_another_run
 from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy, Verdict
 from everbeat.model.state import Change
-from everbeat.model.task import TaskError, TaskPolicy
+from everbeat.model.task import Claim, TaskError, TaskPolicy
 
 WORKER_CRASHED = "WORKER_CRASHED"
 WORKER_STOPPED = "WORKER_STOPPED"
@@ -26,6 +30,30 @@ NEIGHBOUR_CRASHED = "NEIGHBOUR_CRASHED"
 
 CODES = {Cause.STOPPED: WORKER_STOPPED, Cause.NEIGHBOUR: NEIGHBOUR_CRASHED}
 UNBILLED = frozenset({Cause.NEVER_BEGAN, Cause.DISPATCH_DIED, Cause.STOPPED, Cause.NEIGHBOUR})
+
+_NAMES_A_TASK = frozenset({"seq", "id", "name", "queue", "fence", "args", "slot", "exclusive_key"})
+_class_of_claim = attrgetter(*(field.name for field in fields(Claim) if field.name not in _NAMES_A_TASK))
+_COUNTERS = ("fence", "attempt", "free_attempts", "crash_count", "lost_count", "dispatch_count")
+_LARGEST = 1 << 62
+
+
+def class_of(orphan: Orphan) -> Hashable:
+    """Orphans of one class get the same verdict: everything about them that may matter is equal (PROTOCOL 39). So they
+    do if nothing can be decided about them."""
+    claim = orphan.claim
+    return orphan.cause, orphan.evidence, type(claim.id), type(claim.fence), _class_of_claim(claim)
+
+
+def flaw_of(claim: Claim) -> str | None:
+    """Why nothing can be decided about this row; None if all is as we write it. Somebody may have written it by hand,
+    and SQLite takes any value in any column."""
+    for name in _COUNTERS:
+        value = getattr(claim, name)
+        if type(value) is not int or not 0 <= value < _LARGEST:
+            return f"its {name} can not be {str(value)[:50]!r}"
+    if not isinstance(claim.id, str):
+        return f"its id can not be {str(claim.id)[:50]!r}"
+    return None
 
 
 def recovery_for(orphan: Orphan, recovery: RecoveryPolicy, *, jitter: float) -> Verdict:
@@ -42,7 +70,7 @@ def _verdict_on(orphan: Orphan, recovery: RecoveryPolicy, jitter: float) -> Verd
     refusal = _limit_reached(orphan, policy, recovery)
     if refusal is not None:
         return _abandon(orphan, refusal, quarantined=orphan.cause is Cause.CRASHED)
-    action = policy.on_crash or recovery.action
+    action = recovery.action if recovery.is_forced else policy.on_crash or recovery.action
     refusal = None if orphan.cause is Cause.DISPATCH_DIED else _refusal(orphan, policy, action)
     if refusal is not None:
         return _abandon(orphan, refusal)

@@ -61,6 +61,8 @@ EVENT_UNDELIVERABLE = "event.undeliverable"
 STORE_REPLACED = "store.replaced"
 STORE_RECOGNISED = "store.recognised"
 STORE_RESTORED = "store.restored"
+STORE_REPAIRED = "store.repaired"
+STORE_WHOLE = "store.whole"
 
 NAMES = frozenset(value for name, value in list(globals().items()) if name.isupper() and "." in value)
 """All of the above."""

@@ -45,6 +45,8 @@ class RecoveryPolicy:
     max_recovery_attempts: int = 3
     max_losses: int = 10
     solo_after_losses: int = 2
+    is_forced: bool = False
+    """The action goes before what the task itself wishes: a person decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,19 +135,56 @@ class DeadWorker:
     worker_id: str
     last_heartbeat: datetime
     orphaned_tasks: list[str]
+    more_orphaned: int = 0
+    """Tasks beyond those that are listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecided:
+    """A worker that is neither proven alive nor proven gone; only silence can tell (PROTOCOL 14)."""
+
+    worker_id: str
+    tasks: int
+    until: datetime
+    """When it will have been silent for long enough, if it does not beat before."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a long recovery is."""
+
+    stage: str
+    """"integrity", "repair", "checkpoint", "spools", "workers" or "orphans"."""
+    done: int = 0
+    total: int | None = None
+    """None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """One recovery pass, as stored, printed and sent."""
+    """One recovery pass, as stored, printed and sent. Of a large one the first thousand tasks are listed, the others
+    counted (PROTOCOL 39)."""
 
     started_at: datetime
     completed_at: datetime
     integrity_check_passed: bool | None = None
-    """None: it was not run."""
+    """None: it was not run, or not to its end; the note says so."""
+    integrity_note: str | None = None
     wal_frames_checkpointed: int = 0
     recovered_tasks: list[RecoveredTask] = field(default_factory=list)
     dead_workers: list[DeadWorker] = field(default_factory=list)
+    more_recovered: int = 0
+    more_failed: int = 0
+    """Tasks beyond those that are listed."""
+    left_alone: int = 0
+    """Orphans that the configuration says to leave."""
+    undecided: list[Undecided] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    spooled_outcomes: int = 0
+    """Outcomes that dead workers had kept on disk, stored now."""
+    dry_run: bool = False
+    """Nothing was changed: this is what would be done."""
 
     @property
     def duration(self) -> timedelta:
@@ -153,38 +192,88 @@ class RecoveryReport:
 
     @property
     def orphaned_tasks_found(self) -> int:
-        return len(self.recovered_tasks)
+        return len(self.recovered_tasks) + self.more_recovered + self.more_failed
 
     @property
     def successful_recoveries(self) -> int:
-        return sum(task.success for task in self.recovered_tasks)
+        return sum(task.success for task in self.recovered_tasks) + self.more_recovered
 
     @property
     def failed_recoveries(self) -> int:
         return self.orphaned_tasks_found - self.successful_recoveries
 
+    @property
+    def is_degraded(self) -> bool:
+        """Single tasks could not be recovered; everything else goes on."""
+        return self.failed_recoveries > 0
+
     def to_report(self) -> str:
-        """The layout of the seed."""
+        """The layout of the seed. What it has no place for comes before the last line, and only if there is any."""
+        more = self.more_recovered + self.more_failed
+        return "\n\n".join(
+            [
+                "\n".join(
+                    [
+                        "=== Queue Recovery Report ===" + (" (dry run: nothing was changed)" if self.dry_run else ""),
+                        f"Started: {_stamp(self.started_at)}",
+                        f"Duration: {self.duration.total_seconds():.1f}s",
+                    ]
+                ),
+                f"Integrity Check: {self.integrity}\nWAL Checkpointed: {self.wal_frames_checkpointed} frames",
+                _section(
+                    "Orphaned Tasks Found",
+                    self.orphaned_tasks_found,
+                    [f"{task.task_id}: {_outcome(task)}" for task in self.recovered_tasks],
+                    more=more,
+                ),
+                _section("Dead Workers", len(self.dead_workers), [self._burial(dead) for dead in self.dead_workers]),
+                *self._particulars(),
+                f"Recovery Complete: {_stamp(self.completed_at)}\n",
+            ]
+        )
+
+    @property
+    def integrity(self) -> str:
+        """PASSED, FAILED, INCOMPLETE or NOT RUN, with the note."""
+        if self.integrity_check_passed is None:
+            word = "NOT RUN" if self.integrity_note is None else "INCOMPLETE"
+        else:
+            word = "PASSED" if self.integrity_check_passed else "FAILED"
+        return f"{word} ({self.integrity_note})" if self.integrity_note else word
+
+    def _burial(self, dead: DeadWorker) -> str:
+        return f"{dead.worker_id} (last heartbeat: {_ago(self.completed_at - dead.last_heartbeat)} ago)"
+
+    def _particulars(self) -> list[str]:
         lines = [
-            "=== Queue Recovery Report ===",
-            f"Started: {_stamp(self.started_at)}",
-            f"Duration: {self.duration.total_seconds():.1f}s",
-            "",
-            f"Integrity Check: {INTEGRITY_WORDS[self.integrity_check_passed]}",
-            f"WAL Checkpointed: {self.wal_frames_checkpointed} frames",
-            "",
-            f"Orphaned Tasks Found: {self.orphaned_tasks_found}",
-            *(f"  - {task.task_id}: {_outcome(task)}" for task in self.recovered_tasks),
-            "",
-            f"Dead Workers: {len(self.dead_workers)}",
-            *(
-                f"  - {worker.worker_id} (last heartbeat: {_ago(self.completed_at - worker.last_heartbeat)} ago)"
-                for worker in self.dead_workers
-            ),
-            "",
-            f"Recovery Complete: {_stamp(self.completed_at)}",
+            f"{one.worker_id}: {one.tasks} tasks, undecided until {_stamp(one.until)} ({one.reason})"
+            for one in self.undecided
         ]
-        return "\n".join(lines) + "\n"
+        said = [_section("Undecided Workers", len(lines), lines)] if lines else []
+        if self.spooled_outcomes:
+            said.append(f"Outcomes From Spools: {self.spooled_outcomes}")
+        if self.left_alone:
+            said.append(f"Left Alone By Configuration: {self.left_alone}")
+        if self.is_degraded:
+            failed = self.failed_recoveries
+            tasks = "1 task" if failed == 1 else f"{failed} tasks"
+            said.append(f"Degraded: {tasks} could not be recovered and will be tried again")
+        if self.warnings:
+            said.append(_section("Warnings", len(self.warnings), self.warnings))
+        return said
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers, for the event and the log line."""
+        return {
+            "orphaned": self.orphaned_tasks_found,
+            "recovered": self.successful_recoveries,
+            "failed": self.failed_recoveries,
+            "dead_workers": len(self.dead_workers),
+            "undecided": len(self.undecided),
+            "integrity": self.integrity,
+            "frames": self.wal_frames_checkpointed,
+            "seconds": round(self.duration.total_seconds(), 3),
+        }
 
     def to_json(self) -> str:
         said: dict[str, Any] = asdict(self) | {
@@ -192,26 +281,35 @@ class RecoveryReport:
             "orphaned_tasks_found": self.orphaned_tasks_found,
             "successful_recoveries": self.successful_recoveries,
             "failed_recoveries": self.failed_recoveries,
+            "degraded": self.is_degraded,
         }
         return json.dumps(said, default=_stamp)
 
     @classmethod
     def from_json(cls, text: str) -> "RecoveryReport":
+        """What `to_json` said; fields that another version did not know, or knew besides, do not matter."""
         said = json.loads(text)
+        plain = {name: said[name] for name in _PLAIN if name in said}
         return cls(
-            started_at=datetime.fromisoformat(said["started_at"]),
-            completed_at=datetime.fromisoformat(said["completed_at"]),
-            integrity_check_passed=said["integrity_check_passed"],
-            wal_frames_checkpointed=said["wal_frames_checkpointed"],
+            **plain,
+            started_at=_moment(said["started_at"]),
+            completed_at=_moment(said["completed_at"]),
             recovered_tasks=[RecoveredTask(**task) for task in said["recovered_tasks"]],
             dead_workers=[
-                DeadWorker(**(dead | {"last_heartbeat": datetime.fromisoformat(dead["last_heartbeat"])}))
+                DeadWorker(**(dead | {"last_heartbeat": _moment(dead["last_heartbeat"])}))
                 for dead in said["dead_workers"]
             ],
+            undecided=[Undecided(**(one | {"until": _moment(one["until"])})) for one in said.get("undecided", ())],
         )
 
 
-INTEGRITY_WORDS = {True: "PASSED", False: "FAILED", None: "NOT RUN"}
+_PLAIN = ("integrity_check_passed", "integrity_note", "wal_frames_checkpointed", "more_recovered", "more_failed",
+          "left_alone", "warnings", "spooled_outcomes", "dry_run")  # fmt: skip
+
+
+def _section(title: str, count: int, lines: list[str], *, more: int = 0) -> str:
+    listed = [f"{title}: {count}", *(f"  - {line}" for line in lines)]
+    return "\n".join([*listed, f"  ... and {more} more"] if more else listed)
 
 
 def _outcome(task: RecoveredTask) -> str:
@@ -220,6 +318,10 @@ def _outcome(task: RecoveredTask) -> str:
     if task.action == "failed":
         return f"failed ({task.reason})"
     return f"{task.action} (attempt {task.attempt_count}/{task.max_attempts})"
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
 
 
 def _stamp(moment: datetime) -> str:

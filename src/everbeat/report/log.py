@@ -37,6 +37,7 @@ LEVELS = {
     event.CHILD_UNRESPONSIVE: logging.WARNING,
     event.APP_FAILED: logging.ERROR,
     event.STORE_DEGRADED: logging.ERROR,
+    event.STORE_REPAIRED: logging.WARNING,
     event.EVENT_UNDELIVERABLE: logging.ERROR,
 }
 """INFO for the others."""

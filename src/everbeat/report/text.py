@@ -116,11 +116,30 @@ def recovery_line(report: RecoveryReport | None) -> str:
     """A recovery in one line, for the banner."""
     if report is None:
         return "nothing to recover"
+    said = [_recovered(report)]
+    if report.integrity_check_passed is not None or report.integrity_note is not None:
+        said.append(f"integrity {report.integrity.lower()}")
+    if report.undecided:
+        said.append(counted(len(report.undecided), "worker") + " undecided")
+    if report.left_alone:
+        said.append(counted(report.left_alone, "orphaned task") + " left alone by configuration")
+    if report.is_degraded:
+        said.append("DEGRADED")
+    if report.warnings:
+        said.append(counted(len(report.warnings), "warning"))
+    return "; ".join(said)
+
+
+def _recovered(report: RecoveryReport) -> str:
+    if not (report.dead_workers or report.orphaned_tasks_found):
+        return "nothing to recover"
     actions = [task.action if task.success else "not recovered" for task in report.recovered_tasks]
-    kinds = ", ".join(f"{actions.count(action)} {action}" for action in dict.fromkeys(actions))
+    kinds = [f"{actions.count(action)} {action}" for action in dict.fromkeys(actions)]
+    if len(actions) < report.orphaned_tasks_found:
+        kinds.append("...")
     workers = counted(len(report.dead_workers), "dead worker")
     tasks = counted(report.orphaned_tasks_found, "orphaned task")
-    return f"{workers}, {tasks}" + (f" ({kinds})" if kinds else "")
+    return f"{workers}, {tasks}" + (f" ({', '.join(kinds)})" if kinds else "")
 
 
 def event_line(event: EventInfo) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from everbeat import filesystem, private
 from everbeat.model.worker import Host, LockIdentity
@@ -140,22 +140,38 @@ def is_worker(directory: Path, pid: int) -> bool:
 def workers_in(directory: Path) -> Iterator[tuple[int, int]]:
     """Pid and start time of every worker that holds a lock there, other than those of this process."""
     for path in directory.glob("worker-*.lock"):
-        try:
-            found = os.lstat(path)
-            if (found.st_dev, found.st_ino) in _mine:
-                continue
-            fd = private.open_file(path, os.O_RDONLY, owners=())
-        except OSError:
-            continue
-        try:
-            said, holder = json.loads(os.read(fd, _MAX_CONTENT)), _holder(fd)
-        except (OSError, ValueError):
-            continue
-        finally:
-            os.close(fd)
+        said, holder = _ask(path) or (None, None)
         match said:
             case {"pid": int(pid), "pid_started": int(started)} if holder is not None:
                 yield pid, started
+
+
+def is_held(path: Path) -> bool:
+    """Whether anybody locks a byte of this file. True also where that can not be known."""
+    answer = _ask(path)
+    return answer is None or answer[1] is not None
+
+
+def _ask(path: Path) -> tuple[dict[str, Any] | None, int | None] | None:
+    """What a lock file says, and who locks any byte of it; None if that can not be known, or is this very process."""
+    try:
+        found = os.lstat(path)
+        if (found.st_dev, found.st_ino) in _mine:
+            return None
+        fd = private.open_file(path, os.O_RDONLY, owners=())
+    except OSError:
+        return None
+    try:
+        said, holder = os.read(fd, _MAX_CONTENT), _holder(fd)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    try:
+        facts = json.loads(said)
+    except ValueError:
+        facts = None
+    return facts if isinstance(facts, dict) else None, holder
 
 
 @contextmanager

@@ -7,22 +7,29 @@ compare-and-set that tests the silence again (PROTOCOL 2).
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
 from everbeat import __version__
+from everbeat.clock import SystemClock
 from everbeat.config import RecoveryConfig
 from everbeat.decide.recover import WORKER_CRASHED
-from everbeat.model.recovery import Cause, Orphan, Settled, Verdict
+from everbeat.model.integrity import IntegrityResult
+from everbeat.model.recovery import Cause, Orphan, RecoveryReport, Settled, Verdict
 from everbeat.model.state import Change, TaskStatus
-from everbeat.model.task import Claim, TaskError
+from everbeat.model.task import Claim, CrashAction, TaskError
 from everbeat.model.worker import LockIdentity, NewWorker, StaleWorker, WorkerHeartbeatStatus, WorkerInfo, WorkerStatus
+from everbeat.report.log import Reporter
 from everbeat.run.lockfile import Liveness, probe, this_host
+from everbeat.run.recovery import Tell
+from everbeat.run.startup import Startup
 from everbeat.store.interface import Held, Store
 
 ACTOR = "user/manual"
 BATCH = 10_000
+LISTED = 1_000
+"""So many tasks of a stale worker are named: the look stays cheap, however many it holds."""
 
 
 def get_stale_tasks(store: Store, recovery: RecoveryConfig, *, stale_threshold_ms: int) -> list[dict[str, Any]]:
@@ -45,6 +52,33 @@ def requeue_stale_claimed(store: Store, recovery: RecoveryConfig, *, stale_thres
         _settled(store, [(_orphan(claim, Cause.NEVER_BEGAN), verdict) for claim in stale])
         for stale in _orphaned(store, TaskStatus.CLAIMED)
     )
+
+
+def recover(
+    store: Store,
+    config: RecoveryConfig,
+    *,
+    dry_run: bool = False,
+    action: CrashAction | None = None,
+    actor: str = ACTOR,
+    on_progress: Tell = lambda progress: None,
+) -> RecoveryReport:
+    """The whole start-up sequence at a person's request. `action` is used in place of the tasks' own and the
+    configured one; limits and counters stay."""
+    policy = None if action is None else replace(config.to_policy(), action=action, is_forced=True)
+    startup = Startup(
+        store=store, config=config, me=this_host(), clock=SystemClock(), reporter=Reporter(), actor=actor,
+        on_progress=on_progress, policy=policy,
+    )  # fmt: skip
+    return startup.look() if dry_run else startup.run()
+
+
+def check_integrity(store: Store, config: RecoveryConfig) -> IntegrityResult:
+    """With the repair, if it is needed and no worker is alive."""
+    startup = Startup(
+        store=store, config=config, me=this_host(), clock=SystemClock(), reporter=Reporter(), actor=ACTOR
+    )  # fmt: skip
+    return startup.check_integrity()
 
 
 def recover_stuck_workflows(store: Store, recovery: RecoveryConfig) -> int:
@@ -72,7 +106,7 @@ def detect_stale_workers(store: Store, recovery: RecoveryConfig) -> list[StaleWo
         StaleWorker(
             worker_id=worker.id,
             last_heartbeat=worker.last_beat_at,
-            task_ids=[claim.id for claim in store.owned_by(worker.id, limit=BATCH)],
+            task_ids=[claim.id for claim in store.owned_by(worker.id, limit=LISTED)],
         )
         for worker in store.workers(alive_only=True)
         if not _is_alive(worker, recovery)

@@ -14,10 +14,10 @@ from everbeat.errors import StoreUnavailable
 from everbeat.model.worker import WorkerInfo
 from everbeat.report.log import Reporter
 from everbeat.run.expiry import end_expired
-from everbeat.run.recovery import Findings, Recovery
+from everbeat.run.findings import Findings
+from everbeat.run.recovery import Recovery
 from everbeat.run.unblock import Unblocker
 from everbeat.store.interface import Store
-from everbeat.store.moments import moment
 
 LOOK_SECONDS = 0.25
 LATE_US = 2_000_000
@@ -57,7 +57,7 @@ class Reaper:
         return LOOK_SECONDS
 
     def _look(self) -> None:
-        started_at = moment(self._clock.wall_us())
+        started_at = self._recovery.now()
         version = self._store.data_version()
         changed = version != self._version
         if changed:
@@ -66,8 +66,8 @@ class Reaper:
         is_judge = self._is_time_to_judge()
         if is_judge:
             findings.dead += self._judge()
-        if changed or findings:
-            report = self._recovery.finish(findings, started_at, actor=ACTOR)
+        if changed or findings or (is_judge and self._recovery.has_given_up):
+            report = self._recovery.finish(findings, started_at, actor=ACTOR, try_again=is_judge)
             self._peers = self._store.workers(alive_only=True)
             if report is not None:
                 self._reporter.recovered(report)

@@ -6,65 +6,41 @@ whether code began (PROTOCOL 20); where it can not be believed, RUNNING is taken
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from everbeat.clock import Clock, SystemClock
 from everbeat.config import RecoveryConfig
-from everbeat.decide.liveness import is_elsewhere
-from everbeat.decide.recover import recovery_for
+from everbeat.decide.batch import FIRST, next_batch
+from everbeat.decide.liveness import is_elsewhere, threshold_us
+from everbeat.decide.recover import class_of, flaw_of, recovery_for
 from everbeat.decide.stop import instead_of_another_run
 from everbeat.model.recovery import (
     Cause,
-    DeadWorker,
     Orphan,
-    RecoveredTask,
+    Progress,
     RecoveryPolicy,
     RecoveryReport,
     Settled,
+    Settlement,
+    Undecided,
     Unsettled,
     Verdict,
 )
 from everbeat.model.state import TaskStatus
-from everbeat.model.task import Claim, TaskPolicy
+from everbeat.model.task import Claim
 from everbeat.model.worker import Host, WorkerInfo, WorkerStatus
+from everbeat.run import leftovers
+from everbeat.run.findings import Findings
 from everbeat.run.journal import Journal
-from everbeat.run.leftovers import remove_leftovers
-from everbeat.run.lockfile import Liveness, WorkerLock, probe
-from everbeat.run.replay import has_spool, replay_spools
+from everbeat.run.lockfile import Liveness, probe
+from everbeat.run.replay import replay_spools
 from everbeat.store.interface import Store
 from everbeat.store.moments import moment
 
-BATCH = 1000
-
-
-@dataclass(slots=True)
-class Findings:
-    """What one pass did, for its report."""
-
-    dead: list[WorkerInfo] = field(default_factory=list)
-    recovered: list[tuple[Claim, RecoveredTask]] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.dead or self.recovered)
-
-    def report(self, started_at: datetime, completed_at: datetime) -> RecoveryReport:
-        return RecoveryReport(
-            started_at=started_at,
-            completed_at=completed_at,
-            recovered_tasks=[task for _, task in self.recovered],
-            dead_workers=[
-                DeadWorker(
-                    worker_id=worker.id,
-                    last_heartbeat=worker.last_beat_at,
-                    orphaned_tasks=[task.task_id for claim, task in self.recovered if claim.worker_id == worker.id],
-                )
-                for worker in self.dead
-            ],
-        )
+Tell = Callable[[Progress], None]
+Jitter = Callable[[], float]
 
 
 class Recovery:
@@ -75,33 +51,48 @@ class Recovery:
         me: Host,
         *,
         clock: Clock | None = None,
-        jitter: Callable[[], float] = random.random,
+        policy: RecoveryPolicy | None = None,
+        jitter: Jitter = random.random,
     ) -> None:
         self._store = store
         self._config = config
-        self._policy = config.to_policy()
+        self._policy = policy or config.to_policy()
         self._me = me
         self._clock = clock or SystemClock()
         self._jitter = jitter
-        self._given_up: set[tuple[int, int]] = set()
+        self._given_up: dict[tuple[int, int], str] = {}
+        """What could not be recovered, and why: tried again now and then, told once."""
+
+    def now(self) -> datetime:
+        return moment(self._clock.wall_us())
 
     def run(self, *, actor: str, but: str | None = None) -> RecoveryReport | None:
         """One pass by proof, for every worker but `but`; None if there was nothing to do."""
-        started_at = moment(self._clock.wall_us())
+        started_at = self.now()
         findings = Findings(dead=self.bury_proven(self._store.workers(alive_only=True), but=but))
         report = self.finish(findings, started_at, actor=actor)
         self.tidy()
         return report
 
-    def finish(self, findings: Findings, started_at: datetime, *, actor: str) -> RecoveryReport | None:
+    def finish(
+        self, findings: Findings, started_at: datetime, *, actor: str, try_again: bool = True
+    ) -> RecoveryReport | None:
         """Recover whatever has no owner now and was not finished by it, and save the report if anything was done."""
         replay_spools(self._store)
-        findings.recovered += self.recover_orphans()
+        self.recover_orphans(findings, try_again=try_again)
         if not findings:
             return None
-        report = findings.report(started_at, moment(self._clock.wall_us()))
+        report = findings.report(started_at, self.now())
         self._store.save_report(report, actor=actor)
         return report
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether there is something to try again."""
+        return bool(self._given_up)
+
+    def proven_gone(self, workers: Iterable[WorkerInfo]) -> list[WorkerInfo]:
+        return [worker for worker in workers if self._proof(worker)]
 
     def bury_proven(self, workers: Iterable[WorkerInfo], *, but: str | None) -> list[WorkerInfo]:
         """Declare dead whom the kernel proves gone."""
@@ -112,37 +103,96 @@ class Recovery:
                 dead.append(worker)
         return dead
 
-    def recover_orphans(self) -> list[tuple[Claim, RecoveredTask]]:
-        """In batches, each a short transaction. What could not be recovered is told once, and tried again next time."""
-        done: list[tuple[Claim, RecoveredTask]] = []
+    def undecided(self, workers: Iterable[WorkerInfo]) -> list[Undecided]:
+        """Those whose silence has to tell, and when it will have (PROTOCOL 14)."""
+        found: list[Undecided] = []
+        for worker in workers:
+            liveness, reason = self._look_at(worker)
+            if liveness is not Liveness.UNKNOWN:
+                continue
+            allowed = threshold_us(self._config.running_stale_threshold_ms, worker.beat_interval_ms)
+            wait = max(allowed - worker.silent_for_us, allowed - self._store.healthy_for_us(), 0)
+            until = self.now() + timedelta(microseconds=wait)
+            tasks = self._store.count_owned(worker.id)
+            found.append(Undecided(worker_id=worker.id, tasks=tasks, until=until, reason=reason))
+        return found
+
+    def recover_orphans(self, findings: Findings, *, try_again: bool = True, tell: Tell | None = None) -> None:
+        """In batches, each a transaction so short that nobody waits long for it. What could not be recovered is told
+        once; `try_again` says whether it is tried this time."""
+        limit, after, total = FIRST, None, 0
         owners: dict[str, WorkerInfo] = {}
-        after: Claim | None = None
-        while found := self._store.orphans(limit=BATCH, after=after):
+        marks = _Marks(self)
+        while found := self._store.orphans(limit=limit, after=after):
             after = found[-1]
             owners = owners or {worker.id: worker for worker in self._store.workers()}
+            total = total or (self._store.count_orphans() if tell and len(found) == limit else len(found))
             wanted = [claim for claim in found if self._may_touch(claim)]
-            done += recover_all(self._store, self._orphans(wanted, owners), self._policy, jitter=self._jitter)
-        news = [(claim, told) for claim, told in done if told.success or (claim.seq, claim.fence) not in self._given_up]
-        self._given_up = {(claim.seq, claim.fence) for claim, told in done if not told.success}
-        return news
+            findings.left_alone += len(found) - len(wanted)
+            began = self._clock.mono_us()
+            self._recover(self._orphans(wanted, owners, marks), findings, try_again=try_again)
+            limit = next_batch(limit, self._clock.mono_us() - began)
+            if tell:
+                tell(Progress(stage="orphans", done=findings.tasks + findings.left_alone, total=total))
+        self._given_up = dict(findings.unrecovered)
+        self._note_degraded()
+
+    def would_recover(self, findings: Findings) -> None:
+        """Decide as `recover_orphans` does, and write nothing. The dead of these findings are not declared dead yet."""
+        owners = {worker.id: worker for worker in self._store.workers()}
+        marks = _Marks(self)
+        for page in self._pages(findings.dead):
+            wanted = [claim for claim in page if self._may_touch(claim)]
+            findings.left_alone += len(page) - len(wanted)
+            for orphan, verdict in self._decided(self._orphans(wanted, owners, marks), findings, try_again=True):
+                findings.recovered(orphan, verdict)
 
     def tidy(self) -> None:
-        """Remove the lock and journal of workers that are gone and own nothing, or that never came into the store. The
-        journal first: while there is a lock, somebody comes back for the rest. By name and only here: a row that others
-        can write must not say what we remove."""
-        directory = self._store.state_directory
-        for worker in self._store.workers():
-            is_done = worker.status is not WorkerStatus.ALIVE and not worker.held and worker.lock.path
-            if is_done and self._proof(worker):
-                lock = WorkerLock.path_of(directory, worker.id)
-                with suppress(OSError, ValueError):  # another user's, or a name that can be no file's
-                    if not has_spool(lock):
-                        Journal.path_of(directory, worker.id).unlink(missing_ok=True)
-                        lock.unlink(missing_ok=True)
-        remove_leftovers(directory, self._is_known)
+        """Remove the files of workers that are gone and own nothing."""
+        leftovers.tidy(self._store)
 
-    def _is_known(self, worker_id: str) -> bool:
-        return any(worker.id == worker_id for worker in self._store.workers())
+    def _pages(self, dead: Sequence[WorkerInfo]) -> Iterator[list[Claim]]:
+        after = None
+        while found := self._store.orphans(limit=FIRST, after=after):
+            after = found[-1]
+            yield found
+        for worker in dead:
+            yield self._store.owned_by(worker.id, limit=self._store.count_owned(worker.id))
+
+    def _recover(self, orphans: Sequence[Orphan], findings: Findings, *, try_again: bool) -> None:
+        decided = self._decided(orphans, findings, try_again=try_again)
+        for (orphan, verdict), settlement in _written(self._store, decided):
+            if isinstance(settlement, Settled):
+                # its end was asked for after it was read
+                findings.recovered(orphan, verdict if settlement.change is None else instead_of_another_run(verdict))
+            elif isinstance(settlement, Unsettled):
+                self._give_up(orphan.claim, verdict, settlement.error, findings)
+
+    def _decided(
+        self, orphans: Sequence[Orphan], findings: Findings, *, try_again: bool
+    ) -> list[tuple[Orphan, Verdict]]:
+        """Without those that nothing can be decided about, and those that are not to be tried this time."""
+        decided: list[tuple[Orphan, Verdict]] = []
+        for orphan, verdict in decide(orphans, self._policy, self._jitter):
+            claim = orphan.claim
+            known = self._given_up.get((claim.seq, claim.fence)) if self._given_up else None
+            if isinstance(verdict, str):
+                self._give_up(claim, None, verdict, findings)
+            elif known is not None and not try_again:
+                self._give_up(claim, None, known, findings)
+            else:
+                decided.append((orphan, verdict))
+        return decided
+
+    def _give_up(self, claim: Claim, verdict: Verdict | None, error: str, findings: Findings) -> None:
+        findings.failed(claim, verdict, error, is_news=(claim.seq, claim.fence) not in self._given_up)
+
+    def _note_degraded(self) -> None:
+        """Said in the store, for health and metrics, whenever it changes."""
+        count = len(self._given_up)
+        first = next(iter(self._given_up.values()), None)
+        tasks = "1 task" if count == 1 else f"{count} tasks"
+        self._store.note_degraded(f"{tasks} could not be recovered: {first}" if first else None)
 
     def lives_elsewhere(self, worker: WorkerInfo) -> bool:
         """Whether it seems to run under another kernel: nothing that is known here proves or disproves its death."""
@@ -158,24 +208,27 @@ class Recovery:
         if not worker.same_boot:
             is_over = not self.lives_elsewhere(worker)
             return f"the host was restarted since worker {worker.id} ran on it" if is_over else None
-        liveness, reason = probe(worker.lock, worker.id, worker.host, self._me)
+        liveness, reason = self._look_at(worker)
         return reason if liveness is Liveness.FREE else None
 
-    def _orphans(self, claims: Sequence[Claim], owners: dict[str, WorkerInfo]) -> list[Orphan]:
-        begun: dict[str, frozenset[tuple[int, int]] | None] = {}
+    def _look_at(self, worker: WorkerInfo) -> tuple[Liveness, str]:
+        return probe(worker.lock, worker.id, worker.host, self._me)
+
+    def _orphans(self, claims: Sequence[Claim], owners: dict[str, WorkerInfo], marks: "_Marks") -> list[Orphan]:
         orphans: list[Orphan] = []
+        evidence: dict[str | None, str] = {}
         for claim in claims:
             owner = owners.get(claim.worker_id or "")
-            if owner is not None and owner.id not in begun:
-                begun[owner.id] = self._begun_under(owner)
-            marks = begun.get(owner.id) if owner else None
+            begun = marks.of(owner) if owner else None
             cause = Cause.LOST
-            if claim.status is TaskStatus.CLAIMED or (marks is not None and (claim.seq, claim.fence) not in marks):
+            if claim.status is TaskStatus.CLAIMED or (begun is not None and (claim.seq, claim.fence) not in begun):
                 cause = Cause.NEVER_BEGAN
-            orphans.append(Orphan(claim=claim, cause=cause, evidence=_evidence(owner, claim)))
+            if claim.worker_id not in evidence:
+                evidence[claim.worker_id] = _evidence(owner, claim)
+            orphans.append(Orphan(claim=claim, cause=cause, evidence=evidence[claim.worker_id]))
         return orphans
 
-    def _begun_under(self, owner: WorkerInfo) -> frozenset[tuple[int, int]] | None:
+    def begun_under(self, owner: WorkerInfo) -> frozenset[tuple[int, int]] | None:
         """The begin marks of a worker that is proven gone, or has said that it is; None if they can not be believed."""
         if not owner.same_boot:
             return None
@@ -187,35 +240,43 @@ class Recovery:
         return facts.begun
 
 
+class _Marks:
+    """The begin marks of each owner, read once per pass."""
+
+    def __init__(self, recovery: Recovery) -> None:
+        self._recovery = recovery
+        self._known: dict[str, frozenset[tuple[int, int]] | None] = {}
+
+    def of(self, owner: WorkerInfo) -> frozenset[tuple[int, int]] | None:
+        if owner.id not in self._known:
+            self._known[owner.id] = self._recovery.begun_under(owner)
+        return self._known[owner.id]
+
+
+def decide(orphans: Iterable[Orphan], policy: RecoveryPolicy, jitter: Jitter) -> Iterator[tuple[Orphan, Verdict | str]]:
+    """Once for each class of them (PROTOCOL 39). In place of a verdict: why there can be none."""
+    known: dict[object, Verdict | str] = {}
+    for orphan in orphans:
+        kind = class_of(orphan)
+        if kind not in known:
+            known[kind] = flaw_of(orphan.claim) or recovery_for(orphan, policy, jitter=jitter())
+        yield orphan, known[kind]
+
+
 def recover_all(
-    store: Store, orphans: Sequence[Orphan], policy: RecoveryPolicy, *, jitter: Callable[[], float] = random.random
-) -> list[tuple[Claim, RecoveredTask]]:
-    """Decide and write. A row that can not be written is told and left, the others proceed; one that somebody else has
-    recovered meanwhile is theirs to tell."""
-    decided = [(orphan, recovery_for(orphan, policy, jitter=jitter())) for orphan in orphans]
-    settlements = store.recover(decided) if decided else []
-    return [
-        (orphan.claim, _told(orphan, verdict, settlement))
-        for (orphan, verdict), settlement in zip(decided, settlements, strict=True)
-        if isinstance(settlement, Settled | Unsettled)
-    ]
+    store: Store, orphans: Sequence[Orphan], policy: RecoveryPolicy, *, jitter: Jitter = random.random
+) -> None:
+    """Decide and write. A row that nothing can be decided about, or that can not be written, is left."""
+    decided = [(orphan, verdict) for orphan, verdict in decide(orphans, policy, jitter) if isinstance(verdict, Verdict)]
+    if decided:
+        store.recover(decided)
 
 
-def _told(orphan: Orphan, verdict: Verdict, settlement: Settled | Unsettled) -> RecoveredTask:
-    claim = orphan.claim
-    error = settlement.error if isinstance(settlement, Unsettled) else None
-    if isinstance(settlement, Settled) and settlement.change is not None:
-        verdict = instead_of_another_run(verdict)  # asked for after it was read
-    return RecoveredTask(
-        task_id=claim.id,
-        action=verdict.action,
-        attempt_count=claim.attempt - claim.free_attempts,
-        max_attempts=TaskPolicy.load(claim.policy).max_attempts,
-        success=error is None,
-        error=error,
-        previous_worker_id=claim.worker_id,
-        reason=verdict.reason,
-    )
+def _written(
+    store: Store, decided: list[tuple[Orphan, Verdict]]
+) -> Iterator[tuple[tuple[Orphan, Verdict], Settlement]]:
+    """What somebody else has recovered meanwhile is theirs to tell."""
+    return zip(decided, store.recover(decided) if decided else (), strict=True)
 
 
 def _evidence(owner: WorkerInfo | None, claim: Claim) -> str:

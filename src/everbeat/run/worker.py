@@ -22,7 +22,7 @@ from pathlib import Path
 from everbeat import __version__
 from everbeat.clock import Clock, SystemClock
 from everbeat.config import AppConfig, SQLiteConfig
-from everbeat.errors import ConfigError, StoreUnavailable
+from everbeat.errors import ConfigError, StoreDamaged, StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.recovery import RecoveryReport
@@ -45,6 +45,7 @@ from everbeat.run.service import Loop, Service
 from everbeat.run.signals import Signals
 from everbeat.run.slot import Staffing
 from everbeat.run.spool import Spool
+from everbeat.run.startup import Startup, halted
 from everbeat.run.unblock import Unblocker
 from everbeat.run.window import Window
 from everbeat.store.interface import Store
@@ -151,7 +152,8 @@ class Entry:
         """A life that is ready to work, with its report; None if we were told to stop meanwhile. A store that can not
         be used is waited for if a process is in its way, or if we `insist`."""
         config = _config(self.facts)
-        unblocker = Unblocker(site_of(config), config.recovery, self.clock, self.reporter)
+        site = site_of(config)
+        unblocker = Unblocker(site, config.recovery, self.clock, self.reporter)
         while not signals.take():
             with ExitStack() as attempt:
                 try:
@@ -160,8 +162,11 @@ class Entry:
                         refuse_other_machines(life.store, self.clock, self.reporter, signals.are_silent_for)
                     if not signals.are_silent_for(0.0):
                         continue
+                    report = life.recover(first=not insist)
                     life.register()
-                    report = life.begin()
+                    life.begin()
+                except StoreDamaged as error:
+                    raise halted(site, error) from error
                 except StoreUnavailable as error:
                     if not unblocker.look() and not insist:
                         raise
@@ -260,6 +265,27 @@ class Life:
         except OSError as error:
             raise StoreUnavailable(f"can not make the files of a worker in {directory}: {error.strerror}") from error
 
+    def recover(self, *, first: bool) -> RecoveryReport | None:
+        """See to the store and recover what others left, before anybody counts on us. A later life of this process has
+        seen to the store already."""
+        recovery, actor = self.config.recovery, f"startup/{self.worker_id}"
+        if not first:
+            self._subscribe()
+            return Recovery(self.store, recovery, self.host, clock=self._clock).run(actor=actor)
+        return Startup(
+            store=self.store,
+            config=recovery,
+            me=self.host,
+            clock=self._clock,
+            reporter=self._reporter,
+            actor=actor,
+            on_whole=self._subscribe,
+        ).run()
+
+    def _subscribe(self) -> None:
+        if self._events:
+            self.store.subscribe(self._events)
+
     def register(self) -> None:
         worker = NewWorker(
             id=self.worker_id,
@@ -276,21 +302,16 @@ class Life:
         )
         try:
             self._keeps_files = True
-            if self._events:
-                self.store.subscribe(self._events)
             self.store.register(worker)
         except StoreUnavailable as error:
             self._keeps_files = error.maybe_stored
             raise
 
-    def begin(self) -> RecoveryReport | None:
-        """Beat, recover what others left, start the other loops. Nothing is claimed before this is done (P10)."""
+    def begin(self) -> None:
+        """Start the loops. Nothing is claimed before what others left is recovered (P10)."""
         self._stack.callback(self._stop_services)
         self._serve(self._heartbeat)
-        recovery = self.config.recovery
-        actor = f"startup/{self.worker_id}"
-        report = Recovery(self.store, recovery, self.host, clock=self._clock).run(actor=actor, but=self.worker_id)
-        store = self.open_store()
+        recovery, store = self.config.recovery, self.open_store()
         reaper = Reaper(
             worker_id=self.worker_id,
             store=store,
@@ -304,7 +325,6 @@ class Life:
         self._serve(Janitor(worker_id=self.worker_id, store=self.open_store(), config=recovery, clock=self._clock))
         if self._events:
             self._serve_events()
-        return report
 
     def _serve_events(self) -> None:
         slot = max(self.dispatcher.slots) + 1

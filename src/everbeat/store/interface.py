@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from everbeat.decide.room import Room
 from everbeat.model.event import Event, EventInfo
+from everbeat.model.integrity import Checkpoint, IntegrityResult, Rescue
 from everbeat.model.order import Order
 from everbeat.model.recovery import Orphan, RecoveryReport, Settlement, Verdict
 from everbeat.model.retention import Bite, Cut, Kept
@@ -253,15 +254,19 @@ class Site(Protocol):
     def state_directory(self) -> Path:
         """Where workers of this store on this host keep their lock files and journals."""
 
-    def blocker(self) -> Blocker | None:
-        """Who keeps everybody from writing, if that can be known."""
-
-
-class Store(Site, Protocol):
     @property
     def location(self) -> str:
         """Where it is, for people: absolute, passwords masked."""
 
+    def blocker(self) -> Blocker | None:
+        """Who keeps everybody from writing, if that can be known."""
+
+    def rescue(self) -> Rescue:
+        """What a person can do about a store that could not be repaired. From here on nothing is written to it by this
+        process, not even when it is closed."""
+
+
+class Store(Site, Protocol):
     @property
     def store_id(self) -> str:
         """Made with the store and never changed: another one is another store."""
@@ -337,6 +342,10 @@ class Store(Site, Protocol):
     def role_holder(self, role: str) -> str | None:
         """The worker that holds the role now."""
 
+    def count_owned(self, worker_id: str) -> int: ...
+
+    def count_orphans(self) -> int: ...
+
     def take_role(self, role: str, worker_id: str, *, lease_us: int) -> bool:
         """Hold a role for the whole store until the lease runs out (PROTOCOL 3)."""
 
@@ -348,6 +357,34 @@ class Store(Site, Protocol):
     def save_report(self, report: RecoveryReport, *, actor: str) -> None: ...
 
     def reports(self, *, limit: int) -> list[RecoveryReport]: ...
+
+    # -- the store itself -------------------------------------------------------------------------------------------
+
+    def check_integrity(self, *, budget: float) -> IntegrityResult:
+        """Whether all that is stored can be read as it was written; cut after so many seconds. Changes nothing."""
+
+    def repair(self, found: IntegrityResult) -> IntegrityResult:
+        """Try to heal what was found, in one transaction: a repair that fails leaves the store as it was. Only while no
+        other worker is alive."""
+
+    def restore_log(self) -> str | None:
+        """See to it that commits are logged the way we need; how they were logged instead, if they were."""
+
+    def log_bytes(self) -> int:
+        """How long the log is that has to be moved into the database."""
+
+    def checkpoint(self) -> Checkpoint: ...
+
+    def inconsistencies(self, *, scan: bool) -> list[str]:
+        """Rows that make no sense, in words. `scan`: also those that only a walk through all tasks finds."""
+
+    def is_behind(self, marks: frozenset[tuple[int, int]]) -> bool:
+        """Whether a journal's begin marks tell of runs that the store knows nothing of: commits were lost."""
+
+    def note_degraded(self, reason: str | None) -> None:
+        """Single tasks could not be recovered; None: all could."""
+
+    def degraded(self) -> str | None: ...
 
     # -- by a person ------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@
   not fail it.
 * The file is touched through SQLite only (PROTOCOL 11), and never created here: a file that was removed is an error.
 * Connections are opened at the first use and put away before a fork, so neither side inherits one.
+* Those to a file that is damaged are never closed: closing the last one would write the log into it.
 
 Things that do not work: leaving a connection open across a fork and opening another one in the child. SQLite counts
 locks per process and file in memory, which the fork copies: the child believes to hold locks that only the parent has,
@@ -28,7 +29,7 @@ from typing import Any
 
 from everbeat.clock import Clock
 from everbeat.crashpoint import crash_point
-from everbeat.errors import StoreUnavailable
+from everbeat.errors import StoreDamaged, StoreUnavailable
 from everbeat.model.event import Event
 from everbeat.store.sqlite import side
 from everbeat.store.sqlite.blocker import find_blocker
@@ -226,6 +227,10 @@ class Database:
             busy, _, moved = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         return not busy, moved
 
+    def condemn(self) -> None:
+        """It is damaged: whatever is done from now on in this process, nothing moves the log into it."""
+        _DAMAGED.add(self.path)
+
     def close(self) -> None:
         with self._writing, self._reading:
             self._is_closed = True
@@ -277,7 +282,7 @@ class Database:
         finalizer, and this process can not open the file safely any more."""
         for connection in (self._writer, self._reader):
             if connection is not None:
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+                _keep_for_ever(connection)
                 _UNSAFE.add(self.path)
         self._writer = self._reader = None
 
@@ -321,7 +326,7 @@ class Database:
         except sqlite3.Error:
             # The disk is in trouble. A connection that can not roll back is of no use; closing it ends its locks.
             self._writer = None
-            writer.close()
+            self._close_connection(writer)
         finally:
             self.turnstile.leave()
 
@@ -330,7 +335,7 @@ class Database:
         self._commits += 1
         is_long = self._is_wal_long()
         is_due = self._commits >= CHECKPOINT_COMMITS or writer.total_changes - self._changes >= CHECKPOINT_ROWS
-        if not self.turnstile.is_held or not (is_due or is_long):
+        if not self.turnstile.is_held or not (is_due or is_long) or self.path in _DAMAGED:
             return
         self._changes, self._commits = writer.total_changes, 0
         self._checkpointed_at = time.monotonic()
@@ -365,24 +370,40 @@ class Database:
                 connection.execute("PRAGMA query_only=1")
             self._file = self._file or _file_at(self.path)
         except sqlite3.Error as error:
+            translated = self._translate(error)
             if connection is not None:
-                connection.close()
-            raise self._translate(error) from error
+                self._close_connection(connection)
+            raise translated from error
         return connection
 
     def _close_connections(self) -> None:
         for connection in (self._writer, self._reader):
             if connection is not None:
-                connection.close()
+                self._close_connection(connection)
         self._writer = self._reader = None
         self._changes = 0
+
+    def _close_connection(self, connection: sqlite3.Connection) -> None:
+        if self.path in _DAMAGED:
+            _keep_for_ever(connection)
+        else:
+            connection.close()
 
     def _translate(self, error: sqlite3.Error) -> Exception:
         if isinstance(error, DEFINITE):
             return error
         if _is_busy(error):
             return StoreUnavailable(self._blocked())
+        if self._is_damage(error):
+            self.condemn()
+            return StoreDamaged(f"{self.path}: {error}. Nothing was changed.")
         return StoreUnavailable(f"{self.path}: {error}. Nothing was changed.")
+
+    def _is_damage(self, error: sqlite3.Error) -> bool:
+        """A file that is not a database was damaged only if it was ever ours."""
+        if _code(error) == sqlite3.SQLITE_NOTADB:
+            return side.directory_of(self.path).exists()
+        return _code(error) == sqlite3.SQLITE_CORRUPT
 
     def _blocked(self) -> str:
         blocker = find_blocker(self.path)
@@ -393,6 +414,13 @@ class Database:
 _OPEN: "weakref.WeakSet[Database]" = weakref.WeakSet()
 _UNSAFE: set[Path] = set()
 """Files that this process inherited in the middle of a transaction of its parent."""
+_DAMAGED: set[Path] = set()
+"""Files that SQLite could not read as it had written them."""
+
+
+def _keep_for_ever(connection: sqlite3.Connection) -> None:
+    """Nobody may close it, not even a finalizer. Its locks end with this process."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:

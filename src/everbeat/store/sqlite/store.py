@@ -22,6 +22,7 @@ from everbeat.model.worker import NewWorker, Standing, WorkerInfo, WorkerState
 from everbeat.store.interface import Beat, Flush, Flushed, Held, QueueCount, QueueInfo, StaleTask, TaskFilter
 from everbeat.store.sqlite import borrowed, migrate, side
 from everbeat.store.sqlite.bells import STOP, Bell, Ringer, digest
+from everbeat.store.sqlite.checks import Checks
 from everbeat.store.sqlite.connection import REFUSED, Database
 from everbeat.store.sqlite.group import GroupCommit
 from everbeat.store.sqlite.keeping import Keeping
@@ -52,7 +53,7 @@ SERVED_PER_SECOND = 20
 dead). Until it is known, the stranger is woken for everything."""
 
 
-class SQLiteStore(SQLiteSite, Keeping):
+class SQLiteStore(SQLiteSite, Keeping, Checks):
     def __init__(
         self,
         path: str | Path,
@@ -88,10 +89,6 @@ class SQLiteStore(SQLiteSite, Keeping):
         self._served: dict[str, living.Served | None] = {}
         self._served_at = 0.0
         self._sending = GroupCommit(self.database, self._ring_for)
-
-    @property
-    def location(self) -> str:
-        return f"sqlite:///{self.database.path}"
 
     @property
     def store_id(self) -> str:
@@ -221,6 +218,14 @@ class SQLiteStore(SQLiteSite, Keeping):
     def owned_by(self, worker_id: str, *, limit: int = 1000) -> list[Claim]:
         with self.database.read() as tx:
             return recovering.owned_by(tx, worker_id, limit=limit)
+
+    def count_owned(self, worker_id: str) -> int:
+        with self.database.read() as tx:
+            return recovering.count_owned(tx, worker_id)
+
+    def count_orphans(self) -> int:
+        with self.database.read() as tx:
+            return recovering.count_orphans(tx)
 
     def recover(
         self, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = "system/recovery"

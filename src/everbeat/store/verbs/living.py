@@ -21,6 +21,8 @@ from everbeat.store.verbs import totals
 from everbeat.store.verbs.records import add_events, text
 
 FOREVER_US = 1 << 62
+LONGEST_LEASE_US = 2 * 3_600_000_000
+"""No role is taken for longer: a lease beyond this was written by hand, and stops nobody."""
 
 STORE_ID = "SELECT value FROM everbeat_meta WHERE key = 'store_id'"
 
@@ -66,14 +68,15 @@ LAST_BEAT = "SELECT beat_mono FROM everbeat_workers WHERE id = ? AND boot_id = ?
 # The verdict is tested again in the write that makes it true.
 DECLARE_DEAD = """
 UPDATE everbeat_workers SET status = 'dead', ended_at = :now, end_cause = :cause, end_reason = :reason
- WHERE id = :id AND status = 'alive' AND (:silent IS NULL OR boot_id <> :boot_id OR :mono - beat_mono > :silent)"""
+ WHERE id = :id AND status = 'alive' AND (:silent IS NULL OR boot_id <> :boot_id
+                                               OR abs(:mono - beat_mono) > :silent)"""
 
 FREE_ROLES = "DELETE FROM everbeat_roles WHERE worker_id = ?"
 
 TAKE_ROLE = """
 INSERT INTO everbeat_roles (role, worker_id, boot_id, until_mono) VALUES (:role, :id, :boot_id, :until)
 ON CONFLICT (role) DO UPDATE SET worker_id = :id, boot_id = :boot_id, until_mono = :until
- WHERE worker_id = :id OR boot_id <> :boot_id OR until_mono < :mono"""
+ WHERE worker_id = :id OR boot_id <> :boot_id OR until_mono < :mono OR until_mono > :mono + :longest"""
 
 ROLE_HOLDER = "SELECT worker_id FROM everbeat_roles WHERE role = ? AND boot_id = ? AND until_mono >= ?"
 
@@ -179,7 +182,8 @@ def declare_dead(tx: Transaction, worker_id: str, *, boot_id: str, reason: str, 
 
 
 def take_role(tx: Transaction, role: str, worker_id: str, *, boot_id: str, lease_us: int) -> bool:
-    values = {"role": role, "id": worker_id, "boot_id": boot_id, "mono": tx.mono, "until": tx.mono + lease_us}
+    values = {"role": role, "id": worker_id, "boot_id": boot_id, "mono": tx.mono, "until": tx.mono + lease_us,
+              "longest": LONGEST_LEASE_US}  # fmt: skip
     if not tx.run(TAKE_ROLE, values):
         return False
     totals.note(tx, f"{role}_last_pass_timestamp_seconds", tx.now / 1e6)
@@ -203,7 +207,8 @@ def workers(tx: Transaction, *, boot_id: str, alive_only: bool) -> list[WorkerIn
 def served(tx: Transaction) -> Iterator[tuple[str, Served]]:
     """What each living worker can run."""
     for worker_id, queues, names in tx.all(SERVED):
-        yield worker_id, Served(None if queues is None else frozenset(json.loads(queues)), frozenset(json.loads(names)))
+        served = _names(queues)
+        yield worker_id, Served(None if served is None else frozenset(served), frozenset(_names(names) or ()))
 
 
 def _keep_health(tx: Transaction, boot_id: str) -> None:
@@ -218,27 +223,45 @@ def _healthy_since(tx: Transaction, boot_id: str) -> int | None:
     if health is None:
         return None
     since, last_write = health
+    if since > tx.mono:
+        return None  # not of our writing
     return None if is_outage(last_write, tx.mono, tx.all(BEATS, (boot_id,))) else int(since)
 
 
 def _info(row: Row, mono: int, boot_id: str) -> WorkerInfo:
+    """A row that somebody wrote by hand must not keep the others from being seen: what makes no sense in it is taken
+    for nothing, or for silence."""
     same_boot = row[4] == boot_id
     return WorkerInfo(
         id=row[0],
         name=row[1],
-        status=WorkerStatus(row[2]),
+        status=WorkerStatus(row[2]) if row[2] in set(WorkerStatus) else WorkerStatus.DEAD,
         host=Host(name=row[3], boot_id=row[4], pid=row[5], pid_started=row[6], pid_namespace=row[7]),
-        lock=LockIdentity(path=row[8], device=row[9], inode=row[10]),
-        queues=None if row[11] is None else tuple(json.loads(row[11])),
+        lock=LockIdentity(path=str(row[8]), device=row[9], inode=row[10]),
+        queues=_names(row[11]),
         processes=row[12],
         async_slots=row[13],
-        beat_interval_ms=row[14],
+        beat_interval_ms=_number(row[14]),
         version=row[15],
-        started_at=moment(row[16]),
-        last_beat_at=moment(row[17]),
-        silent_for_us=mono - row[18] if same_boot else FOREVER_US,
+        started_at=moment(_number(row[16])),
+        last_beat_at=moment(_number(row[17])),
+        silent_for_us=abs(mono - _number(row[18])) if same_boot else FOREVER_US,
         same_boot=same_boot,
-        ended_at=moment_or_none(row[19]),
+        ended_at=moment_or_none(row[19] if isinstance(row[19], int) else None),
         end_reason=row[20],
         held=row[21],
     )
+
+
+def _number(stored: object) -> int:
+    return stored if isinstance(stored, int) else 0
+
+
+def _names(stored: str | None) -> tuple[str, ...] | None:
+    """None is every name."""
+    if stored is None:
+        return None
+    try:
+        return tuple(str(name) for name in json.loads(stored))
+    except (ValueError, TypeError):
+        return ()

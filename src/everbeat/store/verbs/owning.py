@@ -27,7 +27,7 @@ from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import totals
 from everbeat.store.verbs.living import beat_for_tasks
 from everbeat.store.verbs.queueing import Places, is_ready
-from everbeat.store.verbs.records import Records, add_events, stored_error, text
+from everbeat.store.verbs.records import Records, StoredError, add_events, stored_error, text
 from everbeat.store.verbs.turns import IN_LINE, hand_over
 
 STANDING = "SELECT status, beat_seq FROM everbeat_workers WHERE id = ?"
@@ -40,7 +40,7 @@ UPDATE everbeat_tasks
 
 # The end of any ownership without a result. Primary key; refuses if the task moved. An unbilled run is counted as free
 # only where it was counted as a run. What was said of an earlier run stays until there is something newer to say.
-END = f"""
+ENDED = f"""
 UPDATE everbeat_tasks
    SET status = :status, fence = fence + :revoke, finished_at = :finished_at, due_at = :due_at,
        waiting_for = CASE WHEN :finished_at IS NULL AND :due_at IS NULL THEN {IN_LINE} END,
@@ -51,13 +51,14 @@ UPDATE everbeat_tasks
        dispatch_count = dispatch_count + :dispatches, solo = max(solo, :solo), quarantined = :quarantined,
        error_code = coalesce(:error_code, error_code), error_message = coalesce(:error_message, error_message),
        error = coalesce(:error, error), progress = CASE WHEN :finished_at IS NULL THEN NULL ELSE progress END
- WHERE seq = :seq AND fence = :fence AND worker_id IS :worker_id AND status IN ({{sources}})"""
+ WHERE fence = :fence AND worker_id IS :worker_id AND status IN ({{sources}})"""
 
-ENDINGS = {
-    change: END.format(sources=", ".join(f"'{state}'" for state in sorted(OWNED.intersection(sources(change)))))
+ENDING_WHERE = {
+    change: ENDED.format(sources=", ".join(f"'{state}'" for state in sorted(OWNED.intersection(sources(change)))))
     for change in (Change.FAIL, Change.RETRY, Change.HAND_BACK, Change.RECOVER, Change.ABANDON, Change.CANCEL)
 }
-"""One statement per change, each with the states that TRANSITIONS lets it start from."""
+"""One statement per change, each with the states that TRANSITIONS lets it start from; which tasks is to be added."""
+ENDINGS = {change: statement + " AND seq = :seq" for change, statement in ENDING_WHERE.items()}
 
 # Primary key; a superseded owner says nothing any more.
 PROGRESS = """
@@ -250,28 +251,7 @@ def end(
         verdict = instead_of_another_run(verdict)
     status = target(verdict.change)
     error = stored_error(verdict.error)
-    changed = tx.run(
-        ENDINGS[verdict.change],
-        {
-            "status": status.value,
-            "revoke": int(verdict.change in REVOKES),
-            "finished_at": tx.now if status.is_terminal else None,
-            "due_at": tx.now + verdict.delay_us if verdict.delay_us and not status.is_terminal else None,
-            "free": int(not verdict.billed),
-            "crashes": verdict.crashes,
-            "losses": verdict.losses,
-            "dispatches": verdict.dispatches,
-            "solo": int(verdict.solo),
-            "quarantined": int(verdict.quarantined),
-            "error_code": error[0],
-            "error_message": error[1],
-            "error": error[2],
-            "seq": claim.seq,
-            "fence": claim.fence,
-            "worker_id": claim.worker_id,
-        },
-    )
-    if not changed:
+    if not tx.run(ENDINGS[verdict.change], ending_values(tx, claim, verdict, error) | {"seq": claim.seq}):
         return None
     if verdict.error is not None and old == TaskStatus.RUNNING:
         records.attempt(
@@ -292,6 +272,28 @@ def end(
             facts["cause"] = verdict.cause.value
         records.event(Event(name=name, task_id=claim.id, worker_id=worker_id, facts=facts))
     return verdict.change
+
+
+def ending_values(tx: Transaction, claim: Claim, verdict: Verdict, error: StoredError) -> dict[str, object]:
+    """For ENDING_WHERE, but not which tasks."""
+    status = target(verdict.change)
+    return {
+        "status": status.value,
+        "revoke": int(verdict.change in REVOKES),
+        "finished_at": tx.now if status.is_terminal else None,
+        "due_at": tx.now + verdict.delay_us if verdict.delay_us and not status.is_terminal else None,
+        "free": int(not verdict.billed),
+        "crashes": verdict.crashes,
+        "losses": verdict.losses,
+        "dispatches": verdict.dispatches,
+        "solo": int(verdict.solo),
+        "quarantined": int(verdict.quarantined),
+        "error_code": error[0],
+        "error_message": error[1],
+        "error": error[2],
+        "fence": claim.fence,
+        "worker_id": claim.worker_id,
+    }
 
 
 def _late(

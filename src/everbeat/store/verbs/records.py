@@ -84,7 +84,9 @@ def add_events(tx: Transaction, events: Collection[Event]) -> None:
 def stored_error(error: TaskError | None) -> StoredError:
     if error is None:
         return None, None, None
-    more = _to_json({"type": error.exception_type, "traceback": _cut(error.traceback)})
+    more = None
+    if error.exception_type is not None or error.traceback is not None:
+        more = _to_json({"type": error.exception_type, "traceback": _cut(error.traceback)})
     return text(error.code), text(error.message), more
 
 

@@ -3,11 +3,21 @@
 "Dead owner with owned tasks" is itself the query, so a crash between declaring a worker dead and recovering its tasks
 repairs itself (PROTOCOL 2). Verdicts are written under the fence: a task that moved in the meantime is left alone. One
 that can not be written is undone alone and told; the rest of its batch is committed.
+
+Tasks that share verdict, owner and fence are written together, by one statement for the tasks and one each for their
+history, attempts and events (PROTOCOL 39). If one of them can not be, the class is halved until it stands alone.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 from everbeat.decide.liveness import MISSED_BEATS
+from everbeat.decide.measure import totals_of
+from everbeat.model import event
+from everbeat.model.event import Event
 from everbeat.model.recovery import (
     RECOVERY_ACTOR,
     Orphan,
@@ -18,14 +28,15 @@ from everbeat.model.recovery import (
     Unsettled,
     Verdict,
 )
-from everbeat.model.state import Change, TaskStatus
+from everbeat.model.state import Change, TaskStatus, target
 from everbeat.model.task import Claim
 from everbeat.store.interface import StaleTask
 from everbeat.store.moments import moment_or_none
 from everbeat.store.transaction import Row, RowRefused, Transaction
-from everbeat.store.verbs.owning import NOW, end
+from everbeat.store.verbs import totals
+from everbeat.store.verbs.owning import ENDING_WHERE, NOW, end, ending_values
 from everbeat.store.verbs.queueing import Places
-from everbeat.store.verbs.records import Records
+from everbeat.store.verbs.records import Records, add_events, stored_error, text
 from everbeat.store.verbs.turns import hand_over
 
 CLAIM_COLUMNS = """t.seq, t.id, t.name, t.queue, t.fence, t.status, t.attempt, t.free_attempts, t.crash_count,
@@ -44,9 +55,13 @@ OWNED_BY = f"""
 SELECT {CLAIM_COLUMNS} FROM everbeat_tasks t
  WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.worker_id IS ? AND t.seq > ? ORDER BY t.seq LIMIT ?"""
 
+# A beat in the future is as good as none: nobody of this boot can have written it.
 SILENT_OWNERS = """
 SELECT id FROM everbeat_workers
- WHERE status = 'alive' AND (boot_id <> ? OR ? - beat_mono > max(?, ? * beat_interval_ms))"""
+ WHERE status = 'alive' AND (boot_id <> ? OR abs(? - beat_mono) > max(?, ? * beat_interval_ms))"""
+
+# everbeat_tasks_owned
+COUNT_OWNED = "SELECT count(*) FROM everbeat_tasks WHERE status IN ('CLAIMED', 'RUNNING') AND worker_id IS ?"
 
 CLAIMED_BY = f"""
 SELECT {CLAIM_COLUMNS} FROM everbeat_tasks t
@@ -58,9 +73,40 @@ SELECT t.id, t.name, t.queue, t.status, t.worker_id, w.hostname, w.pid, t.starte
   FROM everbeat_tasks t LEFT JOIN everbeat_workers w ON w.id = t.worker_id
  WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.worker_id IS ? AND t.status = ?"""
 
+TOGETHER = (Change.RECOVER, Change.ABANDON)
+UNCANCELLED = " AND cancel_requested_at IS NULL"
+"""One whose end was asked for after it was read is another class, and ends otherwise."""
+
+# Primary key: which tasks, in the three statements below and in ENDING_WHERE.
+AMONG = " AND seq IN (SELECT value FROM json_each(:seqs))"
+OWNED_AS_DECIDED = (
+    "FROM everbeat_tasks WHERE fence = :fence AND worker_id IS :worker_id AND status IN ('CLAIMED', 'RUNNING')" + AMONG
+)
+
+ADD_HISTORY = f"""
+INSERT INTO everbeat_history (task_id, at, actor, change, old_status, new_status, reason, attempt, fence, worker_id)
+SELECT id, :now, :actor, :change, status, :status, :reason, attempt, fence, worker_id
+{OWNED_AS_DECIDED}"""
+
+ADD_ATTEMPTS = f"""
+INSERT INTO everbeat_attempts (task_id, attempt, fence, outcome, will_retry, billed, started_at, finished_at,
+                               error_code, error_message, error, worker_id, hostname)
+SELECT id, attempt, fence, :error_code, :will_retry, :billed, started_at, :now, :error_code, :error_message, :error,
+       worker_id, (SELECT hostname FROM everbeat_workers WHERE id = :worker_id)
+{OWNED_AS_DECIDED} AND status = 'RUNNING'"""
+
+ADD_EVENTS = f"""
+INSERT INTO everbeat_events (at, name, task_id, worker_id, facts)
+SELECT :now, :event, id, worker_id,
+       json_object('name', name, 'attempt', attempt, 'action', :action, 'reason', :reason, 'code', :error_code,
+                   'cause', :cause)
+{OWNED_AS_DECIDED}"""
+
 SAVE_REPORT = "INSERT INTO everbeat_recovery_reports (at, actor, report) VALUES (?, ?, ?)"
 REPORTS = "SELECT report FROM everbeat_recovery_reports ORDER BY id DESC LIMIT ?"
 
+MANY, FEW = 100, 10
+"""Of a class of more than that many all are stored, and so few told to whoever listens here: nobody reads a million."""
 NOTHING = ""
 """Sorts before the id of every worker."""
 
@@ -70,14 +116,23 @@ def orphans(tx: Transaction, *, limit: int, after: Claim | None = None) -> list[
     found: list[Row] = []
     if after is None or after.worker_id is None:
         found = tx.all(OWNED_BY, (None, after.seq if after else 0, limit))
-    owner = after.worker_id if after and after.worker_id is not None else NOTHING
-    while len(found) < limit and (row := tx.one(NEXT_OWNER, (owner,))):
-        owner = row[0]
-        if _is_gone(tx, owner):
-            seen = after.seq if after and after.worker_id == owner else 0
-            found += tx.all(OWNED_BY, (owner, seen, limit - len(found)))
-        owner = _following(owner)
+    first = after.worker_id if after and after.worker_id is not None else NOTHING
+    for owner in _gone_owners(tx, first):
+        if len(found) >= limit:
+            break
+        seen = after.seq if after and after.worker_id == owner else 0
+        found += tx.all(OWNED_BY, (owner, seen, limit - len(found)))
     return [_claim(row) for row in found]
+
+
+def count_orphans(tx: Transaction) -> int:
+    owners: list[str | None] = [None, *_gone_owners(tx, NOTHING)]
+    return sum(count_owned(tx, owner) for owner in owners)
+
+
+def count_owned(tx: Transaction, worker_id: str | None) -> int:
+    row = tx.one(COUNT_OWNED, (worker_id,))
+    return row[0] if row else 0
 
 
 def owned_by(tx: Transaction, worker_id: str, *, limit: int) -> list[Claim]:
@@ -87,12 +142,19 @@ def owned_by(tx: Transaction, worker_id: str, *, limit: int) -> list[Claim]:
 def recover(
     tx: Transaction, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = RECOVERY_ACTOR
 ) -> list[Settlement]:
-    """All together; one by one only if one of them can not be written."""
-    try:
-        with tx.part():
-            return _recover(tx, verdicts, actor)
-    except RowRefused:
-        return [_recover_one(tx, orphan, verdict, actor) for orphan, verdict in verdicts]
+    """One settlement for each, in order."""
+    classes: dict[tuple[int, str | None, int], tuple[Verdict, list[Claim]]] = {}
+    for orphan, verdict in verdicts:
+        claim = orphan.claim
+        classes.setdefault((id(verdict), claim.worker_id, claim.fence), (verdict, []))[1].append(claim)
+    settled = {
+        id(claim): settlement
+        for verdict, claims in classes.values()
+        for claim, settlement in _recover_class(tx, claims, verdict, actor)
+    }
+    hand_over(tx, {orphan.claim.exclusive_key for orphan, _ in verdicts})
+    Places(tx).offer_in({orphan.claim.queue for orphan, _ in verdicts})
+    return [settled[id(orphan.claim)] for orphan, _ in verdicts]
 
 
 def requeue_silent_claims(tx: Transaction, *, boot_id: str, silent_for_us: int, reason: str) -> int:
@@ -114,25 +176,40 @@ def stale_tasks(tx: Transaction, status: TaskStatus, *, boot_id: str, silent_for
     """Tasks whose owner has been silent for that long, or is gone. A look: the threshold is the asker's alone."""
     silent = set(_silent_owners(tx, boot_id, silent_for_us, missed_beats=0))
     owners: list[str | None] = [None]
-    owner = NOTHING
-    while row := tx.one(NEXT_OWNER, (owner,)):
-        if row[0] in silent or _is_gone(tx, row[0]):
-            owners.append(row[0])
-        owner = _following(row[0])
+    owners += [owner for owner in _owners(tx, NOTHING) if owner in silent or _is_gone(tx, owner)]
     return [_stale(row) for owner_id in owners for row in tx.all(STALE, (owner_id, status.value))]
 
 
 def save_report(tx: Transaction, report: RecoveryReport, *, actor: str) -> None:
+    """With its event, so that nobody hears of a recovery whose report is not there."""
     tx.run(SAVE_REPORT, (tx.now, actor, report.to_json()))
+    add_events(tx, [Event(name=event.RECOVERY_COMPLETED, facts={"actor": actor, **report.summary()})])
 
 
 def reports(tx: Transaction, *, limit: int) -> list[RecoveryReport]:
-    return [RecoveryReport.from_json(text) for (text,) in tx.all(REPORTS, (limit,))]
+    """The newest first. One that can not be read is passed over: somebody else wrote it."""
+    found: list[RecoveryReport] = []
+    for (stored,) in tx.all(REPORTS, (limit,)):
+        with suppress(ValueError, TypeError, KeyError, AttributeError):
+            found.append(RecoveryReport.from_json(stored))
+    return found
 
 
-def _following(owner: str) -> str:
-    """The smallest text after it: the owners are leapt through, however many tasks each of them has."""
-    return owner + "\x01"
+def _owners(tx: Transaction, first: str) -> Iterator[str]:
+    """Who owns anything, in order. They are leapt through, however many tasks each of them has."""
+    owner: str | None = first
+    while owner is not None and (row := tx.one(NEXT_OWNER, (owner,))):
+        yield row[0]
+        owner = _following(row[0])
+
+
+def _gone_owners(tx: Transaction, first: str) -> Iterator[str]:
+    return (owner for owner in _owners(tx, first) if _is_gone(tx, owner))
+
+
+def _following(owner: str | bytes) -> Any:
+    """The smallest value after it. Bytes are nobody's id, but somebody may have written them by hand."""
+    return owner + (b"\0" if isinstance(owner, bytes) else "\x01")  # type: ignore[operator]
 
 
 def _is_gone(tx: Transaction, worker_id: str) -> bool:
@@ -145,28 +222,71 @@ def _silent_owners(tx: Transaction, boot_id: str, silent_for_us: int, *, missed_
     return [owner for (owner,) in tx.all(SILENT_OWNERS, values)]
 
 
-def _recover(tx: Transaction, verdicts: Sequence[tuple[Orphan, Verdict]], actor: str) -> list[Settlement]:
-    records = Records(tx)
-    settlements = [_recovered(tx, orphan, verdict, records, actor) for orphan, verdict in verdicts]
-    records.write()
-    hand_over(tx, {orphan.claim.exclusive_key for orphan, _ in verdicts})
-    Places(tx).offer_in({orphan.claim.queue for orphan, _ in verdicts})
-    return settlements
+class _Moved(Exception):
+    """Not all of a class are as they were when it was decided about."""
 
 
-def _recovered(tx: Transaction, orphan: Orphan, verdict: Verdict, records: Records, actor: str) -> Settlement:
-    made = end(tx, orphan.claim, verdict, records, actor=actor)
-    if made is None:
-        return _superseded(tx, orphan.claim)
-    return Settled(task_id=orphan.claim.id, change=made if made is not verdict.change else None)
-
-
-def _recover_one(tx: Transaction, orphan: Orphan, verdict: Verdict, actor: str) -> Settlement:
+def _recover_class(
+    tx: Transaction, claims: Sequence[Claim], verdict: Verdict, actor: str
+) -> Iterator[tuple[Claim, Settlement]]:
+    if len(claims) == 1 or verdict.change not in TOGETHER:
+        yield from ((claim, _recover_one(tx, claim, verdict, actor)) for claim in claims)
+        return
     try:
         with tx.part():
-            return _recover(tx, [(orphan, verdict)], actor)[0]
+            if _end_all(tx, claims, verdict, actor) != len(claims):
+                raise _Moved
+    except (_Moved, RowRefused):
+        middle = len(claims) // 2
+        yield from _recover_class(tx, claims[:middle], verdict, actor)
+        yield from _recover_class(tx, claims[middle:], verdict, actor)
+    else:
+        yield from ((claim, Settled(task_id=claim.id)) for claim in claims)
+
+
+def _recover_one(tx: Transaction, claim: Claim, verdict: Verdict, actor: str) -> Settlement:
+    try:
+        with tx.part():
+            records = Records(tx)
+            made = end(tx, claim, verdict, records, actor=actor)
+            records.write()
     except RowRefused as error:
-        return Unsettled(task_id=orphan.claim.id, error=str(error))
+        return Unsettled(task_id=claim.id, error=str(error))
+    if made is None:
+        return _superseded(tx, claim)
+    return Settled(task_id=claim.id, change=made if made is not verdict.change else None)
+
+
+def _end_all(tx: Transaction, claims: Sequence[Claim], verdict: Verdict, actor: str) -> int:
+    """End the ownerships of a class, with all that is recorded about it; how many."""
+    status, error = target(verdict.change), stored_error(verdict.error)
+    values = ending_values(tx, claims[0], verdict, error) | {
+        "seqs": json.dumps([claim.seq for claim in claims]),
+        "now": tx.now,
+        "actor": text(actor),
+        "change": verdict.change.value,
+        "reason": text(verdict.reason),
+        "will_retry": int(not status.is_terminal),
+        "billed": int(verdict.billed),
+        "event": event.TASK_QUARANTINED if verdict.quarantined else event.TASK_RECOVERED,
+        "action": verdict.action,
+        "cause": verdict.cause.value,
+    }
+    tx.run(ADD_HISTORY, values)
+    if verdict.error is not None:
+        tx.run(ADD_ATTEMPTS, values)
+    tx.run(ADD_EVENTS, values)
+    told = [_event(claim, verdict, values) for claim in claims[: len(claims) if len(claims) <= MANY else FEW]]
+    totals.add(tx, [replace(total, value=total.value * len(claims)) for total in totals_of(told[:1])])
+    tx.events += told
+    return tx.run(ENDING_WHERE[verdict.change] + UNCANCELLED + AMONG, values)
+
+
+def _event(claim: Claim, verdict: Verdict, values: dict[str, Any]) -> Event:
+    """As ADD_EVENTS stores it."""
+    facts = {"name": claim.name, "attempt": claim.attempt, "action": verdict.action, "reason": values["reason"],
+             "code": values["error_code"], "cause": values["cause"]}  # fmt: skip
+    return Event(name=values["event"], task_id=claim.id, worker_id=claim.worker_id, facts=facts)
 
 
 def _superseded(tx: Transaction, claim: Claim) -> Superseded:

@@ -1,0 +1,79 @@
+"""What is in the store that should not be: rows that nobody of us wrote so, signs that commits were lost.
+
+No task is changed here. Such rows do not keep the others from being recovered; they are told, so that a person looks.
+Also here: the note that single tasks could not be recovered, the degraded mode.
+"""
+
+from collections.abc import Iterator
+
+from everbeat.model import event
+from everbeat.model.event import Event
+from everbeat.model.state import TaskStatus
+from everbeat.store.moments import moment
+from everbeat.store.transaction import Transaction
+from everbeat.store.verbs.records import add_events, text
+
+LISTED = 10
+TEN_YEARS_US = 10 * 366 * 86_400 * 1_000_000
+
+# A walk through the table; asked only when the integrity check says that there are some.
+UNKNOWN_STATES = f"""
+SELECT id, status FROM everbeat_tasks WHERE status NOT IN ({", ".join(f"'{state}'" for state in TaskStatus)}) LIMIT ?"""
+
+# everbeat_tasks_due
+FAR_FUTURE = """
+SELECT id, due_at FROM everbeat_tasks
+ WHERE status = 'PENDING' AND due_at IS NOT NULL AND due_at > ? ORDER BY due_at LIMIT ?"""
+
+# everbeat_workers_alive. A beat in the future of its own kernel.
+FUTURE_BEATS = "SELECT id FROM everbeat_workers WHERE status = 'alive' AND boot_id = ? AND beat_mono > ? LIMIT ?"
+BOOT = "SELECT boot_id FROM everbeat_health WHERE id = 1"
+
+NEWEST_SEQ = "SELECT seq FROM sqlite_sequence WHERE name = 'everbeat_tasks'"
+FENCE = "SELECT fence FROM everbeat_tasks WHERE seq = ?"
+
+DEGRADED = "SELECT value FROM everbeat_meta WHERE key = 'degraded'"
+SET_DEGRADED = """
+INSERT INTO everbeat_meta (key, value) VALUES ('degraded', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"""
+CLEAR_DEGRADED = "DELETE FROM everbeat_meta WHERE key = 'degraded'"
+
+
+def inconsistencies(tx: Transaction, *, scan: bool) -> Iterator[str]:
+    """In words, a few of each kind. `scan`: also those that only a walk through all tasks finds."""
+    if scan:
+        for task_id, status in tx.rows(UNKNOWN_STATES, (LISTED,)):
+            yield f"task {task_id} is in no known state ({status}); it is left alone"
+    for task_id, due_at in tx.rows(FAR_FUTURE, (tx.now + TEN_YEARS_US, LISTED)):
+        said = f"{moment(due_at):%Y-%m-%d}" if isinstance(due_at, int) else repr(due_at)
+        yield f"task {task_id} waits for a time in the far future ({said})"
+    boot = tx.one(BOOT)
+    if boot is not None:
+        for (worker_id,) in tx.rows(FUTURE_BEATS, (boot[0], tx.mono + 60_000_000, LISTED)):
+            yield f"worker {worker_id} has a heartbeat in the future; it counts as silent"
+
+
+def is_behind(tx: Transaction, marks: frozenset[tuple[int, int]]) -> bool:
+    """Whether a journal tells of runs (seq, fence) that the store knows nothing of. RUNNING is committed before a run
+    begins, so those commits were lost: the log was removed, or an older copy is in its place."""
+    newest = tx.one(NEWEST_SEQ)
+    highest = newest[0] if newest else 0
+    for seq, fence in marks:
+        task = tx.one(FENCE, (seq,))
+        if (task is None and seq > highest) or (task is not None and isinstance(task[0], int) and task[0] < fence):
+            return True
+    return False
+
+
+def degraded(tx: Transaction) -> str | None:
+    """Why this store works in degraded mode; None if it does not."""
+    row = tx.one(DEGRADED)
+    return None if row is None else str(row[0])
+
+
+def note_degraded(tx: Transaction, reason: str | None) -> None:
+    if reason is None:
+        tx.run(CLEAR_DEGRADED)
+        add_events(tx, [Event(name=event.STORE_WHOLE)])
+    else:
+        tx.run(SET_DEGRADED, (text(reason),))
+        add_events(tx, [Event(name=event.STORE_DEGRADED, facts={"reason": reason})])
