@@ -1,5 +1,7 @@
 """Runs that are over their time or were cancelled: told to stop first, killed with their process if they do not."""
 
+from datetime import timedelta
+
 import pytest
 from tests.run.stage import SimulatedWorker, Stage
 from tests.words import SECOND, a_policy, enqueue
@@ -531,3 +533,14 @@ def test_nobody_reads_requests_for_a_worker_that_runs_nothing(stage: Stage, monk
     monkeypatch.delattr(type(worker.store), "cancel_requests")
 
     worker.heed()
+
+
+def test_a_task_that_raises_the_interrupt_of_a_stop_by_itself_has_failed_like_any_other(stage: Stage) -> None:
+    """Otherwise it could run for ever, unbilled."""
+    worker, task = begun(stage, policy=AGAIN)
+
+    worker.crew.end(1, error=STOPPED)
+    worker.turn()
+
+    info = stage.task(task)
+    assert (info.status, info.attempt, info.run_at - info.created_at) == ("PENDING", 1, timedelta(seconds=2))

@@ -23,6 +23,7 @@ from everbeat.store.verbs import (
     recovering,
     retaining,
     sending,
+    stopping,
     turns,
 )
 
@@ -51,6 +52,7 @@ PLANS = {
     recovering.NEXT_OWNER: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id>?)"],
     recovering.OWNED_BY: [f"SEARCH t USING INDEX {OWNED} (worker_id=? AND rowid>?)"],
     recovering.CLAIMED_BY: [f"SEARCH t USING INDEX {OWNED} (worker_id=?)"],
+    stopping.REQUESTED_OF: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id=?)"],
     recovering.IS_GONE: ["SEARCH everbeat_workers USING PRIMARY KEY (id=?)"],
     living.BEAT: ["SEARCH everbeat_workers USING PRIMARY KEY (id=?)"],
     living.BEATS: ["SCAN everbeat_workers USING INDEX everbeat_workers_alive"],

@@ -353,7 +353,8 @@ class Dispatcher:
                 self._reports[seq, fence, progress is None] = report
 
     def _verdict(self, claim: Claim, outcome: Outcome, slot: Slot) -> Verdict:
-        if outcome.error is not None and outcome.error.code == WORKER_STOPPED:
+        was_told = self._draining is not None and self._draining.interrupted  # or it raised that by itself
+        if was_told and outcome.error is not None and outcome.error.code == WORKER_STOPPED:
             evidence = f"interrupted: worker {self.worker_id} on {self.hostname} stopped (process {slot.pid})"
             return self._recovery(claim, Cause.STOPPED, evidence)
         return finish_for(claim, outcome, jitter=self.jitter())

@@ -104,7 +104,7 @@ class Slot:
     def add(self, flight: Flight, now: int) -> None:
         if not self.queue:
             self.head_since = now
-        self.queue[flight.key] = flight
+        self.queue[flight.claim.seq, flight.claim.fence] = flight
 
     def remove(self, key: tuple[int, int], now: int) -> Flight | None:
         flight = self.queue.pop(key, None)

@@ -75,8 +75,9 @@ class Stops:
 
     def step(self, now: int) -> Iterator[tuple[Step, Watched]]:
         """Tell what is over its time; name what did not listen and whose process is to be drained or killed for it."""
-        for watched in list(self.watched.values()):
-            if now >= watched.look_at and watched.slot.state is SlotState.READY:
+        for key, watched in list(self.watched.items()):
+            is_here = self.watched.get(key) is watched  # a step for another may have taken it back
+            if is_here and now >= watched.look_at and watched.slot.state is SlotState.READY:
                 step = self._step(watched, now)
                 if step in (Step.DRAIN, Step.KILL):
                     yield step, watched
