@@ -338,7 +338,7 @@ def test_an_error_carries_its_lineage_and_only_the_tasks_own_frames(yard: Yard) 
 
     error = yard.run(0, "fail_oddly")
 
-    assert error.lineage == ("builtins.ValueError", "builtins.Exception")
+    assert error.lineage == ("builtins.ValueError", "builtins.Exception", "builtins.BaseException")
     assert error.message.startswith("n\\x00o \\udcff")
     assert len(error.message.encode()) <= 64 * 1024
     assert "child.py" not in error.traceback
