@@ -143,7 +143,7 @@ def requeue(store: Store, taken: Claim, *, reason: str = "worker silent for 41s"
 
 
 def recover(store: Store, taken: Claim, verdict: Verdict) -> Settlement:
-    orphan = Orphan(claim=taken, cause=Cause.LOST, evidence=verdict.reason or "")
+    orphan = Orphan(claim=taken, cause=Cause.LOST, evidence=verdict.reason or "", is_certain=True)
     (settlement,) = store.recover([(orphan, verdict)])
     return settlement
 

@@ -459,7 +459,9 @@ class Yard:
         return "\n".join(parts)
 
 
-ONCE = frozenset({"quick", "work", "gated", "maybe", "a_quick", "a_gated", "exits", "faults", "heeds", "heeds_not"})
+ONCE = frozenset(
+    {"quick", "marks", "work", "gated", "maybe", "a_quick", "a_gated", "exits", "faults", "heeds", "heeds_not"}
+)
 
 
 def begun_in(journal: Path) -> frozenset[tuple[int, int]]:

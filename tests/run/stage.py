@@ -16,12 +16,14 @@ from typing import Any
 from tests.words import BOOT_ID, VirtualClock, a_worker
 
 from everbeat.config import RecoveryConfig
+from everbeat.decide.lease import Lease
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Claim, Outcome, TaskError, TaskInfo
 from everbeat.model.worker import Host
 from everbeat.report.log import Reporter
 from everbeat.run import lockfile
 from everbeat.run.crew import ChildReady, Died, Finished, News
+from everbeat.run.deadline import Deadline, HeldLease
 from everbeat.run.dispatcher import Dispatcher
 from everbeat.run.heartbeat import Heartbeat
 from everbeat.run.journal import Journal
@@ -234,10 +236,13 @@ class SimulatedWorker:
         policy = self.config.to_policy()
         self.spool = Spool(stage.directory, worker_id=worker_id, store_id=stage.store.store_id, limit=spool_limit)
         self.keeper = Keeper(self.crew, self.spool, stage.clock)  # type: ignore[arg-type]
+        self.deadline = Deadline.create()
+        times = Lease(self.config.exclusive_lease_ms * 1000)
+        lease = HeldLease(times, self.deadline, now_us=stage.clock.mono_us)
         self.dispatcher = Dispatcher(
             worker_id=worker_id, hostname="host-1", store=self.store, crew=self.crew, keeper=self.keeper,  # type: ignore[arg-type]
-            journal=self.journal, staffing=staffing, recovery=policy, clock=stage.clock, jitter=lambda: 0.5,
-            resident=self.crew.sizes.__getitem__,
+            journal=self.journal, staffing=staffing, recovery=policy, lease=lease, clock=stage.clock,
+            jitter=lambda: 0.5, resident=self.crew.sizes.__getitem__,
         )  # fmt: skip
         interval = self.config.runner_heartbeat_interval_ms
         beats, self.beat_line = stage.open_line()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ from everbeat.run.crew import (
     InterruptKind,
     News,
 )
+from everbeat.run.deadline import boot_us
 from everbeat.run.journal import Journal
 from everbeat.run.leash import Leash
 from everbeat.run.lockfile import Liveness, WorkerLock, probe, this_host
@@ -878,3 +880,49 @@ def test_an_idle_crew_has_no_news(yard: Yard) -> None:
 
     assert select.select([yard.crew], [], [], 0)[0] == []
     assert yard.crew.collect() == []
+
+
+# -- exclusive keys ---------------------------------------------------------------------------------------------------
+
+
+def exclusive(claim: Claim) -> Claim:
+    return replace(claim, exclusive_key="k")
+
+
+def test_a_child_with_an_exclusive_task_is_ended_by_the_fork_server_when_the_deadline_is_over(yard: Yard) -> None:
+    guarded, other = yard.ready(1, SYNC), yard.ready(2, SYNC)
+    yard.crew.deadline.move_to(boot_us() + 300_000)
+    yard.send(1, exclusive(yard.claim("nap", 600)))
+    yard.send(2, yard.claim("nap", 600))
+
+    death = yard.next(Died)
+
+    assert (death.slot, death.pid, death.status, death.overdue) == (1, guarded, -signal.SIGKILL, True)
+    assert os.path.exists(f"/proc/{other}")
+
+
+def test_a_deadline_that_moves_on_ends_nobody(yard: Yard) -> None:
+    yard.ready(1, SYNC)
+    yard.crew.deadline.move_to(boot_us() + 300_000)
+    claim = exclusive(yard.claim("nap", 1.5))
+    yard.send(1, claim)
+
+    def renewed_to_the_end() -> bool:
+        yard.crew.deadline.move_to(boot_us() + 500_000)
+        return (claim.seq, claim.fence) in yard.outcomes
+
+    yard.wait(renewed_to_the_end)
+
+    assert yard.outcome(claim).error is None
+
+
+def test_a_child_whose_exclusive_task_has_ended_is_not_guarded_any_more(yard: Yard) -> None:
+    child = yard.ready(1, SYNC)
+    yard.crew.deadline.move_to(boot_us() + 5_000_000)
+    claim = exclusive(yard.claim("noop"))
+    yard.send(1, claim)
+    yard.outcome(claim)
+    yard.crew.deadline._cell[0] = boot_us()  # over, as if it had not been renewed
+
+    assert yard.run(1, "nap", 0.5) is None
+    assert os.path.exists(f"/proc/{child}")

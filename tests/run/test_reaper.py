@@ -185,3 +185,65 @@ def test_a_recovery_that_could_not_be_written_is_tried_again_at_the_next_look(st
     judge.reaper.tick()
 
     assert stage.status(task) == ["PENDING"]
+
+
+# -- exclusive keys ---------------------------------------------------------------------------------------------------
+
+
+def test_an_exclusive_task_of_a_silent_worker_is_taken_over_after_its_lease_and_nothing_else_is(stage: Stage) -> None:
+    frozen, judge = stage.worker("frozen", processes=2), stage.worker("judge", processes=1)
+    task = enqueue(stage.store, policy=AGAIN, exclusive_key="k")
+    plain = enqueue(stage.store, policy=AGAIN)
+    frozen.get_up()
+    frozen.crew.begin(1)
+    frozen.crew.begin(2)
+    live(stage, 40, frozen, judge)
+
+    live(stage, 29, judge)
+    assert stage.status(task, plain) == ["RUNNING", "RUNNING"]
+    live(stage, 3, judge)
+
+    assert stage.task(task).attempts[0].error_code == "LEASE_LOST"
+    assert stage.task(task).worker_id != "frozen"
+    assert stage.status(plain) == ["RUNNING"]
+    assert status(stage, frozen) == "alive"
+
+
+def test_a_worker_that_renews_its_lease_keeps_its_exclusive_task(stage: Stage) -> None:
+    owner, judge = stage.worker("owner", processes=1), stage.worker("judge", processes=1)
+    task = enqueue(stage.store, policy=AGAIN, exclusive_key="k")
+    owner.get_up()
+    owner.crew.begin(1)
+
+    live(stage, 120, owner, judge)
+
+    assert stage.status(task) == ["RUNNING"]
+    assert stage.task(task).worker_id == "owner"
+
+
+def test_an_exclusive_task_of_a_worker_that_is_proven_gone_waits_for_no_lease(stage: Stage) -> None:
+    dead, judge = stage.worker("dead", processes=1), stage.worker("judge", processes=1)
+    task = enqueue(stage.store, policy=AGAIN, exclusive_key="k")
+    dead.get_up()
+    dead.crew.begin(1)
+    dead.vanish()
+
+    judge.reaper.tick()
+
+    assert stage.status(task) == ["PENDING"]
+    assert stage.task(task).lost_count == 1
+
+
+def test_an_exclusive_task_of_a_worker_that_a_person_declared_dead_waits_for_its_lease(stage: Stage) -> None:
+    frozen, judge = stage.worker("frozen", processes=1), stage.worker("judge", processes=1)
+    task = enqueue(stage.store, policy=AGAIN, exclusive_key="k")
+    frozen.get_up()
+    frozen.crew.begin(1)
+    live(stage, 1, judge)
+    stage.store.declare_dead("frozen", reason="by a person", cause="manual")
+
+    live(stage, 20, judge)
+    assert stage.status(task) == ["RUNNING"]
+    live(stage, 20, judge)
+
+    assert stage.task(task).attempts[0].error_code == "LEASE_LOST"

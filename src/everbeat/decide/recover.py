@@ -27,9 +27,10 @@ from everbeat.model.task import Claim, TaskError, TaskPolicy
 WORKER_CRASHED = "WORKER_CRASHED"
 WORKER_STOPPED = "WORKER_STOPPED"
 NEIGHBOUR_CRASHED = "NEIGHBOUR_CRASHED"
+LEASE_LOST = "LEASE_LOST"
 
-CODES = {Cause.STOPPED: WORKER_STOPPED, Cause.NEIGHBOUR: NEIGHBOUR_CRASHED}
-UNBILLED = frozenset({Cause.NEVER_BEGAN, Cause.DISPATCH_DIED, Cause.STOPPED, Cause.NEIGHBOUR})
+CODES = {Cause.STOPPED: WORKER_STOPPED, Cause.NEIGHBOUR: NEIGHBOUR_CRASHED, Cause.LEASE_LOST: LEASE_LOST}
+UNBILLED = frozenset({Cause.NEVER_BEGAN, Cause.DISPATCH_DIED, Cause.STOPPED, Cause.NEIGHBOUR, Cause.LEASE_LOST})
 
 _NAMES_A_TASK = frozenset({"seq", "id", "name", "queue", "fence", "args", "slot", "exclusive_key"})
 _class_of_claim = attrgetter(*(field.name for field in fields(Claim) if field.name not in _NAMES_A_TASK))

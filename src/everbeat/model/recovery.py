@@ -25,6 +25,7 @@ class Cause(StrEnum):
     NEIGHBOUR = "neighbour"  # its process died with several begun tasks in it
     LOST = "lost"  # worker, fork server or host went away
     STOPPED = "stopped"  # the worker was told to stop and could not wait
+    LEASE_LOST = "lease_lost"  # the worker was silent for too long to keep an exclusive key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class Orphan:
     cause: Cause
     evidence: str
     """What was seen, for people: "process 4711 killed by SIGSEGV", "worker web-1 lost its lock"."""
+    is_certain: bool = False
+    """Its code is known not to run any more. Otherwise a task with an exclusive key keeps its lease to the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +118,14 @@ class Unsettled:
     error: str
 
 
-Settlement = Settled | Adopted | Superseded | Unsettled
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leased:
+    """Its code may still run, under a lease that is not over; nothing was changed."""
+
+    task_id: str
+
+
+Settlement = Settled | Adopted | Superseded | Unsettled | Leased
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

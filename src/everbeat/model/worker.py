@@ -54,6 +54,8 @@ class NewWorker:
     async_slots: int
     beat_interval_ms: int
     version: str
+    exclusive_lease_ms: int = 30_000
+    """After so much silence its tasks with exclusive keys are free: it has stopped them before."""
     settings: tuple[QueueSetting, ...] = ()
     """What its configuration says of queues, which need not be its own."""
 
@@ -81,6 +83,7 @@ class WorkerInfo:
     end_reason: str | None
     held: int
     """How many tasks it owns now; counted only where people look, not for the reaper's quick look."""
+    exclusive_lease_ms: int = 30_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

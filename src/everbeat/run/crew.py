@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from everbeat.model.task import Claim
+from everbeat.run.deadline import Deadline
 from everbeat.run.journal import Journal
 from everbeat.run.leash import Leash
 from everbeat.run.lockfile import WorkerLock
@@ -35,6 +36,7 @@ from everbeat.run.wire import (
     Exited,
     FromChild,
     FromServer,
+    Guard,
     Inbox,
     Interrupt,
     InterruptKind,
@@ -130,6 +132,8 @@ class Died:
     unread: list[tuple[int, int]]
     """(seq, fence) of what it never took: not begun."""
     seconds_alive: float
+    overdue: bool = False
+    """The fork server has ended it: the lease of its exclusive task was over."""
 
 
 News = AppReady | AppFailed | ChildReady | Finished | Reported | Died
@@ -150,6 +154,9 @@ class _Child:
     ended_at: float | None = None
     ready: bool = False
     doomed: bool = False
+    is_guarded: bool = False
+    """It may run a task with an exclusive key, and is ended when the deadline is over."""
+    is_overdue: bool = False
     kill_at: float = 0.0
     """It was told to go by itself, and is killed if it has not by then."""
     expected: int = 0
@@ -203,6 +210,8 @@ class Crew:
         self._database_url = database_url
         self._watch = _Watch()
         self._leash = Leash()
+        self.deadline = Deadline.create()
+        """Until when children may run a task with an exclusive key."""
         self._buffer = new_buffer()
         self._to_child = msgspec.msgpack.Decoder(ToChild)
         self._from_child: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
@@ -255,6 +264,7 @@ class Crew:
             database_url=self._database_url,
             control_fd=theirs.fileno(),
             leash_fd=self._leash.fd,
+            deadline_fd=self.deadline.fd,
             supervisor_pid=os.getpid(),
         )
         self._restart_at = None
@@ -262,7 +272,7 @@ class Crew:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "everbeat.run.forkserver", msgspec.json.encode(plan).decode()],
                 stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), self._leash.fd),
+                pass_fds=(theirs.fileno(), self._leash.fd, self.deadline.fd),
                 start_new_session=True,  # keys pressed in a terminal reach the supervisor only
             )
         except OSError as error:
@@ -302,6 +312,9 @@ class Crew:
             Job(entry, claim.seq, claim.fence, claim.id, claim.name, claim.attempt, claim.crash_count, claim.args)
             for entry, claim in tasks
         ]
+        is_exclusive = any(claim.exclusive_key is not None for _, claim in tasks)
+        if is_exclusive is not child.is_guarded and not self._guard(child, on=is_exclusive):
+            return False
         batches = [jobs] if child.kind is ChildKind.ASYNC else [[job] for job in jobs]
         sent = self._send_some(child, batches)
         if sent == 0:
@@ -397,6 +410,7 @@ class Crew:
         self._by_number.clear()
         self._watch.epoll.close()
         self._leash.close()
+        self.deadline.close()
 
     # The fork server.
 
@@ -434,6 +448,7 @@ class Crew:
             case Exited():
                 child = self._by_number.get(message.number)
                 if child is not None:
+                    child.is_overdue = message.overdue
                     self._bury(child, message.status)
 
     def _lose(self, server: _Server) -> None:
@@ -556,6 +571,8 @@ class Crew:
                     self._news.append(ChildReady(child.slot, child.pid))
                 heard += told
                 child.expected -= len(told)
+                if child.is_guarded and child.expected <= 0:
+                    self._guard(child, on=False)
                 if child.expected <= 0 and not until_silent:
                     break
         except EOFError:
@@ -564,6 +581,17 @@ class Crew:
             self._watch.drop(inbox.end.fileno())
             self.kill(child.slot)
         return heard
+
+    def _guard(self, child: _Child, *, on: bool) -> bool:
+        """Have the fork server end it when the deadline is over, or not any more. False: it could not be told."""
+        try:
+            told = child.server is not None and send(
+                child.server.inbox.end, encode(Guard(child.number, on)), wait=False
+            )
+        except (*GONE, OSError):  # its death is on its way here, or was heard already
+            told = False
+        child.is_guarded = on if told else child.is_guarded
+        return told
 
     def _send_some(self, child: _Child, batches: list[list[Job]]) -> int:
         """How many of these messages found room."""
@@ -616,6 +644,7 @@ class Crew:
                 outcomes=outcomes,
                 unread=unread,
                 seconds_alive=seconds_alive,
+                overdue=child.is_overdue,
             )
         )
 

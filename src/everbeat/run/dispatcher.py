@@ -8,6 +8,8 @@ next, together with new starts and claims. RUNNING is committed before the bytes
 * Of the tasks that wait behind a slow one in a slot's queue, what has not begun is read back (PROTOCOL 19).
 * Runs that are over their time or were cancelled are told to stop, and killed with their process if they do not
   (stops.py).
+* A task with an exclusive key runs while its lease is renewed by the store's answers, and is stopped when it is not
+  (PROTOCOL 24). The fork server sees to it as well.
 * After the death of a process: its complete outcomes count, what it had not read goes back unbilled, and for what it
   had begun `recovery_for` decides (PROTOCOL 5, 20, 21, 23).
 
@@ -43,6 +45,7 @@ from everbeat.run.crew import (
     News,
     Reported,
 )
+from everbeat.run.deadline import HeldLease
 from everbeat.run.failure import RESULT_INVALID
 from everbeat.run.journal import Journal
 from everbeat.run.keeper import Keeper
@@ -116,6 +119,7 @@ class Dispatcher:
         journal: Journal,
         staffing: Staffing,
         recovery: RecoveryPolicy,
+        lease: HeldLease,
         clock: Clock,
         jitter: Callable[[], float] = random.random,
         resident: Callable[[int], int] = resident,
@@ -128,6 +132,7 @@ class Dispatcher:
         self.journal = journal
         self.staffing = staffing
         self.recovery = recovery
+        self.lease = lease
         self.clock = clock
         self.jitter = jitter
         self.resident = resident
@@ -141,6 +146,8 @@ class Dispatcher:
         self._held: dict[tuple[int, int], tuple[Claim, Slot]] = {}
         self._stuck: dict[tuple[int, int], tuple[Claim, Slot]] = {}
         """What is ours and can not be ended, because the store takes nothing of it."""
+        self._leased: dict[tuple[int, int], tuple[Claim, Slot]] = {}
+        """What is held and has an exclusive key."""
         self._told_refused: set[tuple[str | None, str]] = set()
         self.is_fenced = False
         self.is_displaced = False
@@ -175,6 +182,8 @@ class Dispatcher:
             self._heed_requests(now)
         if self.stops.look_at is not None and now >= self.stops.look_at:
             self._stop_runs(now)
+        if self._leased and self.lease.left_us() <= 0:
+            self._stop_leased()
         self._take_back_late(now)
         self._restart_slots(now)
         if self._draining:
@@ -199,15 +208,11 @@ class Dispatcher:
 
     def held(self) -> list[Held]:
         """The claims to beat for, from the claim until their end is committed. Called by the heartbeat's thread."""
-        return [
-            Held(
-                task_id=claim.id,
-                fence=claim.fence,
-                role="claimer" if claim.status is TaskStatus.CLAIMED else "runner",
-                pid=slot.pid or 0,
-            )
-            for claim, slot in (*self._held.values(), *self._stuck.values())
-        ]
+        return [_as_held(claim, slot) for claim, slot in (*self._held.values(), *self._stuck.values())]
+
+    def leased(self) -> list[Held]:
+        """Those with an exclusive key, once their process has them. Called by the heartbeat's thread."""
+        return [_as_held(claim, slot) for claim, slot in tuple(self._leased.values())]
 
     def note_unresponsive(self) -> None:
         """A process that is alive but silent is busy in C code, or stopped: it is said once, and beaten for."""
@@ -367,6 +372,8 @@ class Dispatcher:
                 self._settle(
                     flight.claim, _give_back(flight.claim, "its process died before taking it"), entry=flight.entry
                 )
+        if death.overdue:
+            slot.ends_because = self._lease_is_over(death.pid)
         evidence = slot.ends_because or f"{how_it_died(death.pid, death.status)} on {self.hostname}"
         begun = [flight for flight in slot.queue.values() if self._has_begun(flight)]
         for flight in slot.queue.values():
@@ -378,7 +385,7 @@ class Dispatcher:
             self._settle(flight.claim, verdict, pid=death.pid, entry=flight.entry)
         if slot.waiting is not None:
             self._settle(slot.waiting, self._recovery(slot.waiting, Cause.NEVER_BEGAN, evidence))
-        expected = slot.state is SlotState.DYING
+        expected = slot.state is SlotState.DYING or death.overdue
         if not expected:
             facts = {"slot": slot.number, "pid": death.pid, "status": death.status, "tasks": len(begun)}
             self._events.append(Event(name=event.CHILD_DIED, worker_id=self.worker_id, facts=facts))
@@ -493,6 +500,25 @@ class Dispatcher:
             elif step is Step.KILL and slot.state is SlotState.READY:
                 self._kill_for(watched)
 
+    def _running_leased(self) -> Iterator[Slot]:
+        """Slots that run a task with an exclusive key, and are not being ended."""
+        for key, (_, slot) in self._leased.items():
+            if key in slot.queue and slot.state is SlotState.READY:
+                yield slot
+
+    def _stop_leased(self) -> None:
+        """The fork server does it, too, whatever becomes of us; whoever is first."""
+        for slot in list(self._running_leased()):
+            slot.ends_for, slot.ends_because = Cause.LEASE_LOST, self._lease_is_over(slot.pid)
+            self._end_process(slot)
+
+    def _lease_is_over(self, pid: int | None) -> str:
+        silent = (self.lease.lease.stop_us - self.lease.left_us()) / 1e6
+        return (
+            f"process {pid} on {self.hostname} was stopped: worker {self.worker_id} has had no answer from the store "
+            f"for {silent:.1f}s, and others may have its exclusive keys after {self.lease.lease.lease_us / 1e6:.0f}s"
+        )
+
     def _kill_for(self, watched: Watched) -> None:
         """End a process for the sake of a run in it. The others did nothing wrong."""
         slot, claim = watched.slot, watched.flight.claim
@@ -546,6 +572,9 @@ class Dispatcher:
             self._give_back_unread(slot, now, "its worker can keep no more outcomes")
 
     def _send(self, slot: Slot, claims: Sequence[Claim], now: int) -> bool:
+        is_exclusive = claims[0].exclusive_key is not None  # then it is the only one
+        if is_exclusive and self.lease.left_us() <= 0:
+            return False
         flights = [Flight(claim, self.journal.allocate()) for claim in claims]
         if not self.crew.send(slot.number, [(flight.entry, flight.claim) for flight in flights]):
             for flight in flights:
@@ -558,6 +587,8 @@ class Dispatcher:
             if flight.claim.timeout is not None:
                 self.stops.watch(slot, flight, now)
             self._held[flight.claim.seq, flight.claim.fence] = flight.claim, slot
+            if is_exclusive:
+                self._leased[flight.claim.seq, flight.claim.fence] = flight.claim, slot
         slot.sent += len(flights)
         if self.staffing.max_tasks is not None:
             self._count(slot, self.staffing.max_tasks, now)
@@ -587,9 +618,12 @@ class Dispatcher:
             worker_id=self.worker_id, endings=[ending for ending, _ in endings], starts=starts, room=room,
             events=events, reports=list(self._reports.values()), seen_beat=self.seen_beat,
         )  # fmt: skip
+        sent_at = self.lease.now_us()
         flushed = self._write(wanted, now)
         if flushed is None or flushed.is_older:
             return
+        if any(claim.exclusive_key is not None for claim in (*flushed.started, *flushed.claims)):
+            self.lease.answered(sent_at)
         self._retries, self._retry_at = 0, 0
         self._endings, self._events, self._reports = [], [], {}
         self._let_go(self._set_aside(endings, flushed) if flushed.refused else endings)
@@ -658,6 +692,7 @@ class Dispatcher:
     def _let_go(self, endings: Sequence[tuple[Ending, int | None]]) -> None:
         for ending, entry in endings:
             self._held.pop((ending.claim.seq, ending.claim.fence), None)
+            self._leased.pop((ending.claim.seq, ending.claim.fence), None)
             if entry is not None:
                 self.journal.release(entry)
 
@@ -726,6 +761,8 @@ class Dispatcher:
             yield self.stops.look_at
         if (self._has_news_for_store() or self._retries) and not self.is_displaced:
             yield self._retry_at
+        if any(self._running_leased()):
+            yield self.clock.mono_us() + max(0, self.lease.left_us())
         for slot in self.slots.values():
             if slot.kind is ChildKind.SYNC and len(slot.queue) > 1:
                 yield slot.head_since + TAKE_BACK_US
@@ -734,6 +771,11 @@ class Dispatcher:
         if self._draining and not self._draining.killed:
             grace = INTERRUPT_GRACE_US if self._draining.interrupted else 0
             yield self._draining.give_up_at + grace
+
+
+def _as_held(claim: Claim, slot: Slot) -> Held:
+    role = "claimer" if claim.status is TaskStatus.CLAIMED else "runner"
+    return Held(task_id=claim.id, fence=claim.fence, role=role, pid=slot.pid or 0)
 
 
 def _give_back(claim: Claim, reason: str) -> Verdict:
@@ -746,8 +788,9 @@ def _unstorable(claim: Claim, why: str) -> Verdict:
 
 
 def _cause(slot: Slot, death: Died, has_begun: bool, begun: int) -> Cause:
-    if slot.ends_for is not None:
-        return slot.ends_for if has_begun else Cause.NEVER_BEGAN
+    ends_for = Cause.LEASE_LOST if death.overdue else slot.ends_for
+    if ends_for is not None:
+        return ends_for if has_begun else Cause.NEVER_BEGAN
     if death.status is None:
         return Cause.LOST if has_begun else Cause.NEVER_BEGAN
     if has_begun:

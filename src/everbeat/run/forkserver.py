@@ -8,6 +8,9 @@ its way to the supervisor.
 An import that leaves threads or sockets behind can not be forked safely. Then this process starts itself anew without
 the application (nothing of it may live twice) and makes every child a new interpreter; `Loaded.fork_reason` says why.
 
+Children that run a task with an exclusive key are guarded: when the deadline in shared memory is over they are ended
+here, also while the supervisor is stopped (PROTOCOL 24).
+
 Things that do not work: PDEATHSIG with SIGKILL while there are children (nobody is left to kill their groups), SIGCHLD
 (a handler of the application's may take its place; a pidfd can not be taken).
 """
@@ -33,6 +36,7 @@ from everbeat.run.child import (
     run_and_exit,
     write_lines_at_once,
 )
+from everbeat.run.deadline import Deadline, boot_us
 from everbeat.run.forkable import open_sockets, why_not_fork
 from everbeat.run.loading import AppUnusable, RunnableApp, load_app
 from everbeat.run.wire import (
@@ -42,10 +46,12 @@ from everbeat.run.wire import (
     ChildPlan,
     Exited,
     FromServer,
+    Guard,
     Inbox,
     Loaded,
     ServerPlan,
     Spawn,
+    ToServer,
     Unusable,
     adopt,
     encode,
@@ -53,6 +59,8 @@ from everbeat.run.wire import (
 )
 
 _REAP_SECONDS = 2.0
+_GUARD_SECONDS = 0.1
+"""How often the deadline is looked at while a child is guarded: a sleep may outlast a suspended machine."""
 
 
 @dataclass(slots=True)
@@ -61,6 +69,9 @@ class _Child:
     pid: int
     pidfd: int
     wait: Callable[[], int]
+    is_guarded: bool = False
+    """It runs a task with an exclusive key."""
+    is_overdue: bool = False
 
 
 class ForkServer:
@@ -68,7 +79,8 @@ class ForkServer:
         self._plan = plan
         self._app = app
         self._control = control
-        self._orders = Inbox(control, msgspec.msgpack.Decoder(Spawn))
+        self._orders: Inbox[ToServer] = Inbox(control, msgspec.msgpack.Decoder(ToServer))
+        self._deadline = Deadline(plan.deadline_fd)
         self._children: dict[int, _Child] = {}
         self._selector = selectors.DefaultSelector()
         self._pid = os.getpid()
@@ -85,11 +97,24 @@ class ForkServer:
         self._selector.register(self._control, selectors.EVENT_READ)
         die_with_parent(signal.SIGTERM, self._plan.supervisor_pid)
         while True:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(_GUARD_SECONDS if self._is_guarding else None):
                 if key.data is None:
                     self._obey()
                 else:
                     self._reap(key.data)
+            if self._is_guarding and boot_us() >= self._deadline.at_us:
+                self._end_guarded()
+
+    @property
+    def _is_guarding(self) -> bool:
+        return any(child.is_guarded for child in self._children.values())
+
+    def _end_guarded(self) -> None:
+        """The supervisor has had no answer for too long: nobody may say that its exclusive tasks still run."""
+        for child in self._children.values():
+            if child.is_guarded:
+                child.is_guarded, child.is_overdue = False, True
+                _kill_group(child.pid)
 
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:
         """Stop signals are for the supervisor; this one only counts when it is the news of the supervisor's death."""
@@ -102,6 +127,10 @@ class ForkServer:
         except EOFError:
             self._end()
         if order is None:
+            return
+        if isinstance(order, Guard):
+            if order.number in self._children:  # else it has ended, and that is on its way to the supervisor
+                self._children[order.number].is_guarded = order.on
             return
         fds, self._orders.fds = self._orders.fds, []
         try:
@@ -159,7 +188,7 @@ class ForkServer:
         status = child.wait()
         os.close(child.pidfd)
         del self._children[child.number]
-        self._say(Exited(child.number, status))
+        self._say(Exited(child.number, status, child.is_overdue))
 
     def _say(self, message: FromServer, *fds: int) -> None:
         with suppress(*GONE):  # the supervisor is gone: the next turn ends this
@@ -216,7 +245,8 @@ def _tell(control: Channel, message: Loaded | Unusable) -> None:
 def main() -> NoReturn:
     plan = msgspec.json.decode(sys.argv[1], type=ServerPlan)
     control = adopt(plan.control_fd)
-    os.set_inheritable(plan.leash_fd, False)
+    for fd in (plan.leash_fd, plan.deadline_fd):
+        os.set_inheritable(fd, False)
     die_with_parent(signal.SIGKILL, plan.supervisor_pid)  # as long as there are no children
     disregard_stop_signals()
     write_lines_at_once()
@@ -232,7 +262,7 @@ def main() -> NoReturn:
     _tell(control, loaded)
     if loaded.fork_reason is None:
         ForkServer(plan, control, app).serve()
-    for fd in (plan.control_fd, plan.leash_fd):
+    for fd in (plan.control_fd, plan.leash_fd, plan.deadline_fd):
         os.set_inheritable(fd, True)
     argument = msgspec.json.encode(msgspec.structs.replace(plan, fresh=True)).decode()
     os.execv(sys.executable, [sys.executable, "-P", "-m", "everbeat.run.forkserver", argument])

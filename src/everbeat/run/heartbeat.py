@@ -45,9 +45,9 @@ class Heartbeat:
         self.is_declared_dead = False
 
     def tick(self) -> float:
-        if self.is_declared_dead or self._dispatcher.is_displaced or not self._dispatcher_turns():
+        if self.is_declared_dead or self._dispatcher.is_displaced or not self.dispatcher_turns():
             return min(1.0, self._interval)
-        held = self._dispatcher.held()
+        held, sent_at = self._dispatcher.held(), self._dispatcher.lease.now_us()
         beat = self._store.beat(self._worker_id, held, self._picture(held), self._dispatcher.seen_beat)
         if news := self._reporter.store_returned():  # a read that goes well would prove less
             self._store.announce(news)
@@ -58,6 +58,7 @@ class Heartbeat:
         if not beat.alive:
             return self._interval
         self._dispatcher.seen_beat = beat.seq
+        self._dispatcher.lease.answered(sent_at)
         self._return_strangers(beat.strangers)
         return self._interval
 
@@ -79,7 +80,7 @@ class Heartbeat:
             cpu_percent=usage.cpu_percent,
         )
 
-    def _dispatcher_turns(self) -> bool:
+    def dispatcher_turns(self) -> bool:
         """Before its first turn, while its worker recovers what others left, it holds nothing that a beat may keep."""
         now = self._clock.mono_us()
         if self._dispatcher.turns != self._turns:
@@ -95,5 +96,5 @@ class Heartbeat:
         lost = [claim for claim in unknown if (claim.id, claim.fence) in self._strangers]
         self._strangers, self._strangers_at = {(claim.id, claim.fence) for claim in unknown}, turn
         evidence = f"worker {self._worker_id} does not hold it"
-        orphans = [Orphan(claim=claim, cause=Cause.NEVER_BEGAN, evidence=evidence) for claim in lost]
+        orphans = [Orphan(claim=claim, cause=Cause.NEVER_BEGAN, evidence=evidence, is_certain=True) for claim in lost]
         recover_all(self._store, orphans, self._recovery)

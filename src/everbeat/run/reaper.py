@@ -20,6 +20,7 @@ from everbeat.run.unblock import Unblocker
 from everbeat.store.interface import Store
 
 LOOK_SECONDS = 0.25
+LEASE_LOOK_US = 1_000_000
 LATE_US = 2_000_000
 """Looks further apart than this are not on time. Nobody is judged by a silence of less than 3.5 s."""
 ROLE = "reaper"
@@ -42,6 +43,7 @@ class Reaper:
         self._judged_at: int | None = None
         self._looked_at = clock.mono_us()
         self._on_time = 0
+        self._saw_leases_at = 0
         self._mended = ""
         """The last exclusive key that was looked at."""
         self._unblocker = Unblocker(store, config, clock, reporter)
@@ -66,7 +68,12 @@ class Reaper:
         is_judge = self._is_time_to_judge()
         if is_judge:
             findings.dead += self._judge()
-        if changed or findings or (is_judge and self._recovery.has_given_up):
+        is_time_for_leases = self._is_time_for_leases()
+        if is_time_for_leases:
+            others = [worker for worker in self._store.workers(alive_only=True) if worker.id != self._worker_id]
+            self._recovery.take_over(others, findings)
+        is_waiting = (is_judge and self._recovery.has_given_up) or (is_time_for_leases and self._recovery.has_leased)
+        if changed or findings or is_waiting:
             report = self._recovery.finish(findings, started_at, actor=ACTOR, try_again=is_judge)
             self._peers = self._store.workers(alive_only=True)
             if report is not None:
@@ -85,6 +92,14 @@ class Reaper:
             return False
         self._judged_at = now
         return self._store.take_role(ROLE, self._worker_id, lease_us=max(3 * interval, 5_000_000))
+
+    def _is_time_for_leases(self) -> bool:
+        """Leases are shorter than other thresholds, and anybody may look: the write tests the silence again."""
+        now = self._clock.mono_us()
+        if self._on_time < 2 or now - self._saw_leases_at < LEASE_LOOK_US:
+            return False
+        self._saw_leases_at = now
+        return True
 
     def _judge(self) -> list[WorkerInfo]:
         """The last resort: silence."""

@@ -18,6 +18,7 @@ from everbeat.decide.recover import class_of, flaw_of, recovery_for
 from everbeat.decide.stop import instead_of_another_run
 from everbeat.model.recovery import (
     Cause,
+    Leased,
     Orphan,
     Progress,
     RecoveryPolicy,
@@ -34,6 +35,7 @@ from everbeat.model.worker import Host, WorkerInfo, WorkerStatus
 from everbeat.run import leftovers
 from everbeat.run.findings import Findings
 from everbeat.run.journal import Journal
+from everbeat.run.lapsed import lapsed
 from everbeat.run.lockfile import Liveness, probe
 from everbeat.run.replay import replay_spools
 from everbeat.store.interface import Store
@@ -62,6 +64,8 @@ class Recovery:
         self._jitter = jitter
         self._given_up: dict[tuple[int, int], str] = {}
         """What could not be recovered, and why: tried again now and then, told once."""
+        self.has_leased = False
+        """Something has no owner that counts, and waits for the end of its lease."""
 
     def now(self) -> datetime:
         return moment(self._clock.wall_us())
@@ -120,6 +124,7 @@ class Recovery:
     def recover_orphans(self, findings: Findings, *, try_again: bool = True, tell: Tell | None = None) -> None:
         """In batches, each a transaction so short that nobody waits long for it. What could not be recovered is told
         once; `try_again` says whether it is tried this time."""
+        self.has_leased = False
         limit, after, total = FIRST, None, 0
         owners: dict[str, WorkerInfo] = {}
         marks = _Marks(self)
@@ -147,6 +152,11 @@ class Recovery:
             for orphan, verdict in self._decided(self._orphans(wanted, owners, marks), findings, try_again=True):
                 findings.recovered(orphan, verdict)
 
+    def take_over(self, workers: Iterable[WorkerInfo], findings: Findings) -> None:
+        """Recover the tasks with exclusive keys of workers that count as alive, but have let their lease run out."""
+        orphans = lapsed(self._store, workers, healthy_for_us=self._store.healthy_for_us())
+        self._recover([orphan for orphan in orphans if self._may_touch(orphan.claim)], findings, try_again=True)
+
     def tidy(self) -> None:
         """Remove the files of workers that are gone and own nothing."""
         leftovers.tidy(self._store)
@@ -167,6 +177,8 @@ class Recovery:
                 findings.recovered(orphan, verdict if settlement.change is None else instead_of_another_run(verdict))
             elif isinstance(settlement, Unsettled):
                 self._give_up(orphan.claim, verdict, settlement.error, findings)
+            elif isinstance(settlement, Leased):
+                self.has_leased = True
 
     def _decided(
         self, orphans: Sequence[Orphan], findings: Findings, *, try_again: bool
@@ -223,9 +235,13 @@ class Recovery:
             cause = Cause.LOST
             if claim.status is TaskStatus.CLAIMED or (begun is not None and (claim.seq, claim.fence) not in begun):
                 cause = Cause.NEVER_BEGAN
+            is_certain = claim.exclusive_key is None or owner is None or self._proof(owner) is not None
+            if cause is Cause.LOST and not is_certain:
+                cause = Cause.LEASE_LOST
             if claim.worker_id not in evidence:
                 evidence[claim.worker_id] = _evidence(owner, claim)
-            orphans.append(Orphan(claim=claim, cause=cause, evidence=evidence[claim.worker_id]))
+            seen = evidence[claim.worker_id]
+            orphans.append(Orphan(claim=claim, cause=cause, evidence=seen, is_certain=is_certain))
         return orphans
 
     def begun_under(self, owner: WorkerInfo) -> frozenset[tuple[int, int]] | None:

@@ -115,13 +115,23 @@ class Kit(msgspec.Struct, array_like=True, frozen=True):
     log_format: str = "text"
 
 
-class Spawn(msgspec.Struct, array_like=True, frozen=True):
+class Spawn(msgspec.Struct, array_like=True, frozen=True, tag="spawn"):
     """To the fork server, with the child's ends of its two channels. A number is never used twice."""
 
     number: int
     slot: int
     kind: ChildKind
     kit: Kit
+
+
+class Guard(msgspec.Struct, array_like=True, frozen=True, tag="guard"):
+    """To the fork server: from now on, end this child when the deadline is over; or do not any more."""
+
+    number: int
+    on: bool
+
+
+ToServer = Spawn | Guard
 
 
 class Loaded(msgspec.Struct, array_like=True, frozen=True, tag="loaded"):
@@ -147,6 +157,8 @@ class Born(msgspec.Struct, array_like=True, frozen=True, tag="born"):
 class Exited(msgspec.Struct, array_like=True, frozen=True, tag="exited"):
     number: int
     status: int
+    overdue: bool = False
+    """It was ended because the deadline was over."""
 
 
 FromServer = Loaded | Unusable | Born | Exited
@@ -161,6 +173,7 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The store that a flag names instead of the application's own."""
     control_fd: int
     leash_fd: int
+    deadline_fd: int
     supervisor_pid: int
     fresh: bool = False
     """The import left something that does not survive a fork: start children as new interpreters, import nothing."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from everbeat import __version__
 from everbeat.clock import Clock, SystemClock
 from everbeat.config import AppConfig, SQLiteConfig
+from everbeat.decide.lease import Lease
 from everbeat.errors import ConfigError, StoreDamaged, StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
@@ -29,6 +30,7 @@ from everbeat.model.recovery import RecoveryReport
 from everbeat.model.worker import NewWorker, QueueSetting
 from everbeat.report.log import Reporter
 from everbeat.run.crew import AppFacts, AppFailed, Crew
+from everbeat.run.deadline import HeldLease
 from everbeat.run.dispatcher import Dispatcher
 from everbeat.run.elsewhere import refuse_other_machines
 from everbeat.run.ground import Ground
@@ -36,6 +38,7 @@ from everbeat.run.heartbeat import Heartbeat
 from everbeat.run.janitor import Janitor
 from everbeat.run.journal import DEFAULT_ENTRIES, Journal
 from everbeat.run.keeper import Keeper
+from everbeat.run.leases import LeaseKeeper
 from everbeat.run.lockfile import WorkerLock, this_host
 from everbeat.run.messenger import Messenger
 from everbeat.run.reaper import Reaper
@@ -219,6 +222,7 @@ class Life:
         spool = Spool(self.store.state_directory, worker_id=self.worker_id, store_id=self.store_id)
         stack.callback(spool.close)
         self._keeper = Keeper(self._crew, spool, self._clock)
+        lease = HeldLease(_lease(self.config), self._crew.deadline)
         self.dispatcher = Dispatcher(
             worker_id=self.worker_id,
             hostname=self.host.name,
@@ -228,6 +232,7 @@ class Life:
             journal=self._journal,
             staffing=self._staffing(),
             recovery=self.config.recovery.to_policy(),
+            lease=lease,
             clock=self._clock,
         )
         self._heartbeat = Heartbeat(
@@ -297,6 +302,7 @@ class Life:
             processes=self.options.processes,
             async_slots=self.async_slots,
             beat_interval_ms=round(self._interval * 1000),
+            exclusive_lease_ms=self.config.recovery.exclusive_lease_ms,
             version=__version__,
             settings=tuple(QueueSetting(**asdict(queue)) for queue in self.config.queues),
         )
@@ -322,6 +328,14 @@ class Life:
         )
         self._serve(reaper)
         self._serve(self._keeper)
+        self._serve(
+            LeaseKeeper(
+                worker_id=self.worker_id,
+                store=self.open_store(patience=min(PATIENCE, self.dispatcher.lease.lease.answer_us / 1e6)),
+                dispatcher=self.dispatcher,
+                heartbeat=self._heartbeat,
+            )
+        )
         self._serve(Janitor(worker_id=self.worker_id, store=self.open_store(), config=recovery, clock=self._clock))
         if self._events:
             self._serve_events()
@@ -472,9 +486,9 @@ class Life:
             max_memory=None if memory is None else memory << 20,
         )
 
-    def open_store(self, *, create: bool = False) -> Store:
+    def open_store(self, *, create: bool = False, patience: float = PATIENCE) -> Store:
         """Each loop has a connection of its own. Only the first life may make a store that is not there."""
-        store = open_store(self.config, create=create, clock=self._clock, patience=PATIENCE)
+        store = open_store(self.config, create=create, clock=self._clock, patience=patience)
         store.on_events(self._reporter.heard)
         return self._stack.enter_context(closing(store))
 
@@ -495,6 +509,14 @@ def _same_store(store: Store, before: str | None) -> str:
             f"Put the right file back, or stop this worker and start it again."
         )
     return found
+
+
+def _lease(config: AppConfig) -> Lease:
+    lease = Lease(config.recovery.exclusive_lease_ms * 1000)
+    problem = lease.problem()
+    if problem is not None:
+        raise ConfigError(f"exclusive_lease_ms ({config.recovery.exclusive_lease_ms}): {problem}")
+    return lease
 
 
 def _async_slots(options: WorkerOptions, facts: AppFacts) -> int:

@@ -298,6 +298,10 @@ class Store(Site, Protocol):
         """Renew the worker row and write one heartbeat per held claim, with a snapshot of the worker if there is one.
         Never revives a worker declared dead. `seen`: the last beat that was acknowledged."""
 
+    def renew(self, worker_id: str, held: Collection[Held], seen_beat: int) -> bool:
+        """Renew the worker row between two beats, for claims with exclusive keys. False: it was declared dead, or the
+        store is older than that beat."""
+
     def retire(self, worker_id: str, facts: Mapping[str, Any] | None = None) -> None:
         """Say goodbye: the worker is stopped, what it still owns is free to be recovered."""
 
@@ -337,7 +341,7 @@ class Store(Site, Protocol):
         self, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = "system/recovery"
     ) -> list[Settlement]:
         """Apply verdicts on orphans under their fence; each with its history, attempt and event. One that can not be
-        written is `Unsettled` and does not stop the others."""
+        written is `Unsettled` and does not stop the others; one whose lease is not over is `Leased`."""
 
     def role_holder(self, role: str) -> str | None:
         """The worker that holds the role now."""

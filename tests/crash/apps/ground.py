@@ -39,10 +39,10 @@ def make_app() -> Everbeat:
     for function in (
         quick, work, gated, held_gil, exits, faults, leaves, interrupts_itself, forks, forks_and_stays, starts_program,
         heeds, heeds_not, maybe, a_quick, a_gated, counts, returns_late, asks, asks_in_a_thread, a_asks, a_heeds_not,
-        a_blocks, grows,
+        a_blocks, grows, marks, a_marks,
     ):  # fmt: skip
         app.task(name=function.__name__)(function)
-    for function in (quick, work, gated, heeds, a_quick, a_gated):
+    for function in (quick, work, gated, marks, heeds, a_quick, a_gated, a_marks):
         app.task(name=f"{function.__name__}_again", **again)(function)
     for function in (kills_itself, gated_then_patient, a_kills_itself, a_dies_once):
         app.task(name=function.__name__, **after_crashes)(function)
@@ -124,6 +124,24 @@ def maybe(gate: str | None = None, freeze: bool = False) -> int:
             os.kill(supervisor_pid(), signal.SIGSTOP)
         if gate is not None:
             wait_at(gate)
+        return fence
+
+
+def marks(gate: str | None = None, seconds: float = 0.0) -> int:
+    """Says all the time that it runs, until the gate is open or the time is over."""
+    with on_record() as fence:
+        until = time.monotonic() + seconds
+        while not is_open(gate) if gate is not None else time.monotonic() < until:
+            note("mark")
+            time.sleep(0.002)
+        return fence
+
+
+async def a_marks(gate: str) -> int:
+    with on_record() as fence:
+        while not is_open(gate):
+            note("mark")
+            await asyncio.sleep(0.002)
         return fence
 
 

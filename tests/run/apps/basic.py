@@ -72,6 +72,11 @@ def echo(value: Any) -> Any:
 
 
 @app.task
+def nap(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@app.task
 def whoami() -> dict[str, Any]:
     task = current_task()
     return {"id": task.id, "name": task.name, "attempt": task.attempt, "fence": task.fence, "crashes": task.crash_count}

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from everbeat.clock import Clock, SystemClock
 from everbeat.errors import StoreUnavailable, TaskNotFound
 from everbeat.model.event import Event, EventInfo
 from everbeat.model.order import Order
-from everbeat.model.recovery import Adopted, Orphan, RecoveryReport, Settled, Settlement, Verdict
+from everbeat.model.recovery import Adopted, Leased, Orphan, RecoveryReport, Settled, Settlement, Verdict
 from everbeat.model.state import TaskStatus, target
 from everbeat.model.task import Claim, Enqueued, Finished, LateOutcome, NewTask, TaskInfo
 from everbeat.model.worker import NewWorker, Standing, WorkerInfo, WorkerState
@@ -34,6 +35,7 @@ from everbeat.store.verbs import (
     commanding,
     counting,
     expiring,
+    leasing,
     living,
     looking,
     owning,
@@ -152,6 +154,10 @@ class SQLiteStore(SQLiteSite, Keeping, Checks):
             owned = recovering.owned_by(tx, worker_id, limit=10_000)
         return replace(beat, strangers=[claim for claim in owned if (claim.id, claim.fence) not in known])
 
+    def renew(self, worker_id: str, held: Collection[Held], seen_beat: int) -> bool:
+        with self.database.write("beat") as tx:
+            return living.beat(tx, worker_id, held, seen_beat).alive
+
     def retire(self, worker_id: str, facts: Mapping[str, Any] | None = None) -> None:
         with self.database.write("retire") as tx:
             living.retire(tx, worker_id, facts or {})
@@ -231,9 +237,14 @@ class SQLiteStore(SQLiteSite, Keeping, Checks):
         self, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = "system/recovery"
     ) -> list[Settlement]:
         with self.database.write("recover") as tx:
-            settlements = recovering.recover(tx, verdicts, actor=actor)
-        decided = zip(settlements, verdicts, strict=True)
-        self._announce_ends(tx, ((settlement, orphan.claim, verdict) for settlement, (orphan, verdict) in decided))
+            free = leasing.are_free(tx, verdicts, boot_id=self._boot_id)
+            decided = iter(recovering.recover(tx, list(compress(verdicts, free)), actor=actor))
+            settlements = [
+                next(decided) if is_free else Leased(task_id=orphan.claim.id)
+                for is_free, (orphan, _) in zip(free, verdicts, strict=True)
+            ]
+        ends = zip(settlements, verdicts, strict=True)
+        self._announce_ends(tx, ((settlement, orphan.claim, verdict) for settlement, (orphan, verdict) in ends))
         return settlements
 
     def role_holder(self, role: str) -> str | None:

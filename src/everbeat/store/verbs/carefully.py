@@ -37,6 +37,7 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     claims = [claim for claim in found if _take(tx, claim, refused)]
     places.offer_in({ending.claim.queue for ending in wanted.endings})
     owning.leave_asleep(tx)
+    owning.begin_leases(tx, wanted.worker_id, (*started, *claims))
     return Flushed(
         alive=True,
         settlements=settlements,

@@ -29,8 +29,8 @@ STORE_ID = "SELECT value FROM everbeat_meta WHERE key = 'store_id'"
 REGISTER = """
 INSERT INTO everbeat_workers (id, name, status, hostname, boot_id, pid, pid_started, pid_namespace, lock_path,
                               lock_device, lock_inode, queues, task_names, processes, async_slots, beat_interval_ms,
-                              version, started_at, beat_at, beat_mono)
-VALUES (?, ?, 'alive', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+                              exclusive_lease_ms, version, started_at, beat_at, beat_mono)
+VALUES (?, ?, 'alive', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 RENEW_NAMES = "UPDATE everbeat_workers SET task_names = ? WHERE id = ? AND status = 'alive'"
 
@@ -86,7 +86,7 @@ WORKERS = """
 SELECT w.id, w.name, w.status, w.hostname, w.boot_id, w.pid, w.pid_started, w.pid_namespace, w.lock_path, w.lock_device,
        w.lock_inode, w.queues, w.processes, w.async_slots, w.beat_interval_ms, w.version, w.started_at, w.beat_at,
        w.beat_mono, w.ended_at, w.end_reason,
-       {held}
+       {held}, w.exclusive_lease_ms
   FROM everbeat_workers w"""
 WORKERS_ALIVE = WORKERS.format(held="0") + " WHERE w.status = 'alive' ORDER BY w.id"
 WORKERS_ALL = (
@@ -121,8 +121,8 @@ def register(tx: Transaction, worker: NewWorker) -> None:
         REGISTER,
         (worker.id, worker.name, host.name, host.boot_id, host.pid, host.pid_started, host.pid_namespace, lock.path,
          lock.device, lock.inode, None if worker.queues is None else json.dumps(worker.queues),
-         json.dumps(worker.task_names), worker.processes, worker.async_slots, worker.beat_interval_ms, worker.version,
-         tx.now, tx.now, tx.mono),
+         json.dumps(worker.task_names), worker.processes, worker.async_slots, worker.beat_interval_ms,
+         worker.exclusive_lease_ms, worker.version, tx.now, tx.now, tx.mono),
     )  # fmt: skip
     facts = {"name": worker.name, "pid": host.pid, "hostname": host.name, "processes": worker.processes}
     add_events(tx, [Event(name=event.WORKER_STARTED, worker_id=worker.id, facts=facts)])
@@ -148,6 +148,11 @@ def beat(tx: Transaction, worker_id: str, held: Collection[Held], seen: int | No
 def standing(tx: Transaction, worker_id: str, *, is_same_file: bool) -> Standing:
     beater = tx.one(BEATER, (worker_id,))
     return Standing(store_id=store_id(tx), beat_seq=beater[2] if beater else None, is_same_file=is_same_file)
+
+
+def renew(tx: Transaction, worker_id: str) -> None:
+    """A beat for the worker alone."""
+    tx.run(BEAT, (tx.now, tx.mono, worker_id))
 
 
 def beat_for_tasks(tx: Transaction, worker_id: str, held: Collection[Held]) -> None:
@@ -250,6 +255,7 @@ def _info(row: Row, mono: int, boot_id: str) -> WorkerInfo:
         ended_at=moment_or_none(row[19] if isinstance(row[19], int) else None),
         end_reason=row[20],
         held=row[21],
+        exclusive_lease_ms=row[22],
     )
 
 

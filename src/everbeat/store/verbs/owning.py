@@ -25,7 +25,7 @@ from everbeat.model.worker import WorkerStatus
 from everbeat.store.interface import Ending, Flush, Flushed, Held, Report
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import totals
-from everbeat.store.verbs.living import beat_for_tasks
+from everbeat.store.verbs.living import beat_for_tasks, renew
 from everbeat.store.verbs.queueing import Places, is_ready
 from everbeat.store.verbs.records import Records, StoredError, add_events, stored_error, text
 from everbeat.store.verbs.turns import IN_LINE, hand_over
@@ -164,9 +164,16 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     claims = claim_into(tx, wanted.worker_id, wanted.room, places) if wanted.room is not None else []
     places.offer_in({ending.claim.queue for ending in wanted.endings})
     leave_asleep(tx)
+    begin_leases(tx, wanted.worker_id, (*started, *claims))
     running = [*started, *(claim for claim in claims if claim.status is TaskStatus.RUNNING)]
     totals.add(tx, times(RESTART, _restarted_after(tx, running)))
     return Flushed(alive=True, settlements=settlements, started=started, claims=claims, next_due_in_us=due_in_us)
+
+
+def begin_leases(tx: Transaction, worker_id: str, claims: Iterable[Claim]) -> None:
+    """A lease begins with the claim or start: whoever waits for its end counts from now."""
+    if any(claim.exclusive_key is not None for claim in claims):
+        renew(tx, worker_id)
 
 
 def leave_asleep(tx: Transaction) -> None:

@@ -149,6 +149,7 @@ CREATE TABLE everbeat_workers (
     processes        INTEGER NOT NULL,
     async_slots      INTEGER NOT NULL,
     beat_interval_ms INTEGER NOT NULL,
+    exclusive_lease_ms INTEGER NOT NULL,
     version          TEXT    NOT NULL,
     started_at       INTEGER NOT NULL,
     beat_at          INTEGER NOT NULL,

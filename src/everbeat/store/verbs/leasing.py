@@ -1,0 +1,30 @@
+"""Which tasks with exclusive keys may be taken from an owner that is not proven gone: those whose lease is over.
+
+The silence is tested in the transaction that acts on it, by the lease that the owner itself has announced: it has
+stopped such tasks before that time (PROTOCOL 24). A row of another boot is silent without end; an owner without a row
+has nothing that could be waited for.
+"""
+
+from collections.abc import Sequence
+
+from everbeat.model.recovery import Orphan, Verdict
+from everbeat.model.state import TaskStatus
+from everbeat.store.transaction import Transaction
+
+IS_HELD = """
+SELECT 1 FROM everbeat_workers
+ WHERE id = ? AND boot_id = ? AND abs(? - beat_mono) <= exclusive_lease_ms * 1000"""
+
+
+def are_free(tx: Transaction, verdicts: Sequence[tuple[Orphan, Verdict]], *, boot_id: str) -> list[bool]:
+    """Whether each may be decided now. Where its code is known not to run any more, or has no key, it always may."""
+    return [not _is_leased(orphan) or not is_held(tx, orphan.claim.worker_id, boot_id) for orphan, _ in verdicts]
+
+
+def is_held(tx: Transaction, worker_id: str | None, boot_id: str) -> bool:
+    return tx.one(IS_HELD, (worker_id, boot_id, tx.mono)) is not None
+
+
+def _is_leased(orphan: Orphan) -> bool:
+    claim = orphan.claim
+    return claim.exclusive_key is not None and claim.status is TaskStatus.RUNNING and not orphan.is_certain
