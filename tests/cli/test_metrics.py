@@ -101,6 +101,14 @@ def test_facts_of_the_store_are_counted(everbeat: Command, store: Store, hand: H
     assert found["everbeat_store_up", ""] == 1
 
 
+def test_tasks_that_could_not_be_recovered_make_it_degraded(everbeat: Command, store: Store, url: str) -> None:
+    assert samples(everbeat("metrics", "--db", url).out)["everbeat_degraded", ""] == 0
+
+    store.note_degraded("1 task could not be recovered")
+
+    assert samples(everbeat("metrics", "--db", url).out)["everbeat_degraded", ""] == 1
+
+
 def test_what_only_a_worker_knows_has_no_value_here(everbeat: Command, store: Store, url: str) -> None:
     found = samples(everbeat("metrics", "--db", url).out)
 

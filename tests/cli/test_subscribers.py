@@ -190,3 +190,38 @@ def tell(event): write("it", event)
     worker.wait()
 
     until(lambda: not os.path.exists(f"/proc/{subscriber}"))
+
+
+def test_the_story_of_a_killed_worker_is_told_in_its_order(
+    started: Start, everbeat: Command, tmp_path: Path, told: Callable[[], list[dict[str, Any]]]
+) -> None:
+    write_app(
+        tmp_path,
+        """
+import time
+
+@app.task(name="long")
+def long() -> None:
+    time.sleep(600)
+
+app.on("*", lambda event: write("it", event))
+""",
+    )
+    first = started("worker", "start", "teller:app", "--processes", "1", "--name", "first")
+    ready(first)
+    everbeat("task", "enqueue", "long", "--app", "teller:app")
+    until(lambda: everbeat("task", "list", "--status", "RUNNING", "--json", "--app", "teller:app").json)
+    second = started("worker", "start", "teller:app", "--processes", "1", "--name", "second")
+    ready(second)
+    first.kill()
+    first.wait()
+
+    until(lambda: "recovery.completed" in [one["name"] for one in told() if "reaper" in one["facts"].get("actor", "")])
+
+    names = [one["name"] for one in told()]
+    assert names[0] == "recovery.started"
+    assert names.index("worker.dead") < names.index("task.recovered")
+    dead = next(one for one in told() if one["name"] == "worker.dead")
+    assert dead["facts"]["cause"] == "proof"
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(30) == 0

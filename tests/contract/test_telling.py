@@ -238,6 +238,17 @@ def test_deaths_recoveries_and_refused_writes_are_counted_for_ever(store: Store,
     assert counted["recovery_detection_seconds_sum", "{}"] == 4
 
 
+def test_a_death_was_noticed_when_it_was_last_seen_alive_if_that_is_later_than_its_last_beat(
+    store: Store, clock: VirtualClock
+) -> None:
+    register(store, "w1")
+    clock.advance(25)
+
+    store.declare_dead("w1", reason="gone", cause="proof", unseen_for_us=SECOND // 4)
+
+    assert totals(store)["recovery_detection_seconds_sum", "{}"] == 0.25
+
+
 def test_the_time_from_a_recovery_to_the_next_start_is_measured_once(store: Store, clock: VirtualClock) -> None:
     enqueue(store, id="a")
     requeue(store, claim_one(store))

@@ -20,7 +20,7 @@ from everbeat.store.interface import Measures, QueueCount
 
 PREFIX = "everbeat_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-DEATH_CAUSES = ("proof", "silence")
+DEATH_CAUSES = ("proof", "silence", "manual")
 
 
 class Observed(Protocol):
@@ -75,13 +75,13 @@ def of_store(found: Measures | None, *, is_up: bool) -> Iterator[Metric]:
     yield workers
     yield _gauge("heartbeat_age_seconds", "Age of the last beat of the living worker that was silent the longest.",
                  [found.heartbeat_age] if found and found.heartbeat_age is not None else [])  # fmt: skip
-    yield _gauge("degraded", "1 if the last recovery could not recover every task it found.",
+    yield _gauge("degraded", "1 while there are tasks that could not be recovered.",
                  [float(found.degraded)] if found else [])  # fmt: skip
     yield _gauge("undelivered_events", "Events that wait to be told to their subscribers.",
                  [found.undelivered] if found else [])  # fmt: skip
     yield from _moments(totals)
     yield from _counters(totals, is_known=found is not None)
-    yield _times(measure.DETECTION, "From the last sign of life of a worker until it was declared dead.", totals)
+    yield _times(measure.DETECTION, "From the moment a worker was last seen alive until it was declared dead.", totals)
     yield _times(measure.RESTART, "From the recovery of a task until its code was started again.", totals)
 
 

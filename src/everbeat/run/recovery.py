@@ -62,6 +62,8 @@ class Recovery:
         self._me = me
         self._clock = clock or SystemClock()
         self._jitter = jitter
+        self._seen: dict[str, int] = {}
+        """When each worker was last looked at and not proven gone."""
         self._given_up: dict[tuple[int, int], str] = {}
         """What could not be recovered, and why: tried again now and then, told once."""
         self.has_leased = False
@@ -101,9 +103,14 @@ class Recovery:
     def bury_proven(self, workers: Iterable[WorkerInfo], *, but: str | None) -> list[WorkerInfo]:
         """Declare dead whom the kernel proves gone."""
         dead: list[WorkerInfo] = []
+        now, seen, self._seen = self._clock.mono_us(), self._seen, {}
         for worker in workers:
             reason = None if worker.id == but else self._proof(worker)
-            if reason and self._store.declare_dead(worker.id, reason=reason, cause="proof"):
+            if reason is None:
+                self._seen[worker.id] = now
+                continue
+            unseen = now - seen[worker.id] if worker.id in seen else None
+            if self._store.declare_dead(worker.id, reason=reason, cause="proof", unseen_for_us=unseen):
                 dead.append(worker)
         return dead
 

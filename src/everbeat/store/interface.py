@@ -325,8 +325,17 @@ class Store(Site, Protocol):
 
     def workers(self, *, alive_only: bool = False) -> list[WorkerInfo]: ...
 
-    def declare_dead(self, worker_id: str, *, reason: str, cause: str, silent_for_us: int | None = None) -> bool:
-        """One compare-and-set on the worker row; with `silent_for_us` it is tested again in it (PROTOCOL 2)."""
+    def declare_dead(
+        self,
+        worker_id: str,
+        *,
+        reason: str,
+        cause: str,
+        silent_for_us: int | None = None,
+        unseen_for_us: int | None = None,
+    ) -> bool:
+        """One compare-and-set on the worker row; with `silent_for_us` it is tested again in it (PROTOCOL 2).
+        `unseen_for_us`: when somebody last saw it alive, if that is later than its last beat."""
 
     def requeue_silent_claims(self, silent_for_us: int, *, reason: str) -> int:
         """Return the CLAIMED tasks of workers that have been silent for that long; their code never ran."""

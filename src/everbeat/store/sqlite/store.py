@@ -202,11 +202,20 @@ class SQLiteStore(SQLiteSite, Keeping, Checks):
         with self.database.read() as tx:
             return living.workers(tx, boot_id=self._boot_id, alive_only=alive_only)
 
-    def declare_dead(self, worker_id: str, *, reason: str, cause: str, silent_for_us: int | None = None) -> bool:
+    def declare_dead(
+        self,
+        worker_id: str,
+        *,
+        reason: str,
+        cause: str,
+        silent_for_us: int | None = None,
+        unseen_for_us: int | None = None,
+    ) -> bool:
         with self.database.write("declare_dead") as tx:
             return living.declare_dead(
-                tx, worker_id, boot_id=self._boot_id, reason=reason, cause=cause, silent_for_us=silent_for_us
-            )
+                tx, worker_id, boot_id=self._boot_id, reason=reason, cause=cause, silent_for_us=silent_for_us,
+                unseen_for_us=unseen_for_us,
+            )  # fmt: skip
 
     def requeue_silent_claims(self, silent_for_us: int, *, reason: str) -> int:
         with self.database.write("recover") as tx:

@@ -172,8 +172,8 @@ def retire(tx: Transaction, worker_id: str, facts: Mapping[str, Any]) -> bool:
     return True
 
 
-def declare_dead(tx: Transaction, worker_id: str, *, boot_id: str, reason: str, cause: str,
-                 silent_for_us: int | None) -> bool:  # fmt: skip
+def declare_dead(tx: Transaction, worker_id: str, *, boot_id: str, reason: str, cause: str, silent_for_us: int | None,
+                 unseen_for_us: int | None = None) -> bool:  # fmt: skip
     values = {"id": worker_id, "now": tx.now, "mono": tx.mono, "boot_id": boot_id, "silent": silent_for_us}
     beat = tx.one(LAST_BEAT, (worker_id, boot_id))
     if not tx.run(DECLARE_DEAD, values | {"cause": cause, "reason": text(reason)}):
@@ -181,7 +181,8 @@ def declare_dead(tx: Transaction, worker_id: str, *, boot_id: str, reason: str, 
     tx.run(FREE_ROLES, (worker_id,))
     facts: dict[str, Any] = {"cause": cause, "reason": reason}
     if beat is not None:
-        facts["silent_for"] = round((tx.mono - beat[0]) / 1e6, 3)
+        silent_for_us = tx.mono - beat[0] if unseen_for_us is None else min(unseen_for_us, tx.mono - beat[0])
+        facts["silent_for"] = round(silent_for_us / 1e6, 3)
     add_events(tx, [Event(name=event.WORKER_DEAD, worker_id=worker_id, facts=facts)])
     return True
 

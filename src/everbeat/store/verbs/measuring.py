@@ -3,7 +3,7 @@
 from everbeat.model.worker import WorkerStatus
 from everbeat.store.interface import Measures
 from everbeat.store.transaction import Transaction
-from everbeat.store.verbs import counting, recovering, telling, totals
+from everbeat.store.verbs import counting, doubting, telling, totals
 
 WORKERS = "SELECT status, count(*) FROM everbeat_workers GROUP BY status"
 
@@ -16,13 +16,12 @@ SELECT max(CASE WHEN boot_id = ? THEN ? - beat_mono ELSE ? - beat_at END) FROM e
 def measure(tx: Transaction, *, boot_id: str) -> Measures:
     counted: dict[str, int] = dict(tx.all(WORKERS))
     silence = tx.one(SILENCE, (boot_id, tx.mono, tx.now))
-    reports = recovering.reports(tx, limit=1)
     return Measures(
         counts=counting.counts(tx),
         quarantined=counting.quarantined(tx),
         workers={status.value: counted.get(status.value, 0) for status in WorkerStatus},
         heartbeat_age=None if silence is None or silence[0] is None else silence[0] / 1e6,
-        degraded=any(report.failed_recoveries for report in reports),
+        degraded=doubting.degraded(tx) is not None,
         undelivered=telling.waiting(tx),
         totals=totals.every(tx),
     )
