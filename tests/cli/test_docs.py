@@ -18,9 +18,10 @@ def test_every_command_of_the_readme_exists() -> None:
     commands = [line.removeprefix("## everbeat ") for line in page.splitlines() if line.startswith("## ")]
 
     assert commands == [
-        "check MODULE:APP", "db backup PATH", "db migrate", "db restore PATH", "demo", "events", "metrics",
+        "check MODULE:APP", "db backup PATH", "db check", "db checkpoint", "db migrate", "db restore PATH", "demo",
+        "events", "metrics",
         "quarantine discard [ID]...", "quarantine list", "quarantine release [ID]...", "queue pause QUEUE",
-        "queue recovery-report", "queue recovery-status", "queue resume QUEUE", "queue status",
+        "queue recover", "queue recovery-report", "queue recovery-status", "queue resume QUEUE", "queue status",
         "task accept ID", "task cancel [ID]...", "task enqueue NAME", "task erase [ID]...", "task fail [ID]...",
         "task history ID", "task list", "task purge [ID]...", "task requeue [ID]...", "task retry [ID]...",
         "task show ID", "worker health [NAME]", "worker list", "worker start MODULE:APP",

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,14 +14,17 @@ from everbeat.cli.ends import FAILED, USAGE, Refused
 from everbeat.cli.orders import DryRun, Yes
 from everbeat.cli.person import actor
 from everbeat.config import AppConfig
-from everbeat.errors import SchemaMismatch, StoreUnavailable
-from everbeat.report.text import clean, counted, fields, span
+from everbeat.errors import SchemaMismatch, StoreDamaged, StoreUnavailable
+from everbeat.model.integrity import IntegrityResult
+from everbeat.report.text import clean, counted, fields, plain, span
 from everbeat.store.interface import Maintenance
 from everbeat.store.open import maintenance_of
 
-app = typer.Typer(help="The store as a whole: schema, copies.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="The store as a whole: schema, health, copies.", no_args_is_help=True, rich_markup_mode=None)
 
 MIB = 1024 * 1024
+CHECK_SECONDS = 86_400.0
+"""A person who asks for a check wants all of it."""
 
 
 # -- schema -----------------------------------------------------------------------------------------------------------
@@ -74,6 +78,62 @@ def _look(maintenance: Maintenance, *, sql: bool, as_json: bool) -> None:
         out.say(f"{clean(maintenance.location)} has {found}: {todo}")
     if not (is_current or sql):
         raise typer.Exit(FAILED)
+
+
+# -- health -----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def check(db: which.Db = None, app: which.App = None, as_json: which.AsJson = False) -> None:
+    """Check that all that is stored can be read as it was written.
+
+    Exit 1 if there is damage; warnings are told and end with 0. Nothing is changed: damaged indexes are repaired by the
+    next worker that starts, or by `queue recover`.
+    """
+    config = which.config_for(db, app)
+    location = maintenance_of(config).location
+    try:
+        with which.existing(config) as store:
+            result = store.check_integrity(budget=CHECK_SECONDS)
+            result = replace(result, warnings=[*result.warnings, *store.inconsistencies(scan=True)])
+    except StoreDamaged as damage:
+        result = IntegrityResult(passed=False, errors=[str(damage)])
+    if as_json:
+        out.data(plain(result) | {"store": location})
+    else:
+        _show_integrity(location, result)
+    if not result.passed:
+        raise typer.Exit(FAILED)
+
+
+def _show_integrity(location: str, result: IntegrityResult) -> None:
+    for error in result.errors:
+        out.say(f"error: {clean(error)}")
+    for warning in result.warnings:
+        out.say(f"warning: {clean(warning)}")
+    verdict = "ok" if result.passed else f"{counted(len(result.errors), 'error')}"
+    cut = "" if result.complete else " (not complete: its time was up)"
+    out.say(f"{clean(location)}: {verdict}{cut}, checked in {span(result.duration)}")
+    if not result.passed:
+        out.say(
+            "Stop its workers and keep a copy (everbeat db backup PATH). Then run: everbeat queue recover. It repairs "
+            "what can be repaired, and says what to do otherwise."
+        )
+
+
+@app.command()
+def checkpoint(db: which.Db = None, app: which.App = None, as_json: which.AsJson = False) -> None:
+    """Move the write-ahead log into the database.
+
+    Workers do it by themselves. What somebody reads at the moment stays in the log, safely.
+    """
+    with which.existing_store(db, app) as store:
+        done = store.checkpoint()
+    if as_json:
+        out.data({"frames": done.frames, "left": done.left, "complete": done.is_complete})
+    else:
+        left = "" if done.is_complete else f", {done.left} stay: somebody reads the database"
+        out.say(f"{counted(done.frames, 'frame')} moved{left}")
 
 
 # -- copies -----------------------------------------------------------------------------------------------------------
@@ -130,7 +190,7 @@ def restore(
     if as_json:
         out.data(restored)
         return
-    orphans = counted(restored.orphans, "task") + " owned in the backup: the next worker that starts recovers them"
+    orphans = f"{restored.orphans}, owned in the backup: the next worker that starts recovers them"
     out.say(
         fields(
             {
@@ -138,7 +198,7 @@ def restore(
                 "from": restored.path,
                 "store id": restored.store_id,
                 "replaced": restored.kept and f"kept as {restored.kept}",
-                "orphans": orphans,
+                "orphans": orphans if restored.orphans else "none",
             }
         )
     )

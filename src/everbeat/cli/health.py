@@ -30,12 +30,15 @@ def health(
     with which.existing(config) as store:
         rows = [row for row in worker_rows(store, config.recovery) if name is None or name in (row.id, row.name)]
         problems = list(_problems(store, rows, name))
+        degraded = store.degraded()
     living = [row for row in rows if row.is_alive]
     if as_json:
-        out.data({"healthy": not problems, "problems": problems, "workers": living})
+        out.data({"healthy": not problems, "problems": problems, "degraded": degraded, "workers": living})
     else:
         for row in living:
             out.say(clean(f"{row.id}: alive, last heartbeat {span(row.heartbeat_age)} ago, {_tasks(row)}"))
+        if degraded:
+            out.say(f"degraded: {clean(degraded)}")
         out.say("\n".join(f"unhealthy: {clean(problem)}" for problem in problems) or "healthy")
     if problems:
         raise typer.Exit(FAILED)

@@ -20,6 +20,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 worker.app.command("health")(health.health)
 app.add_typer(worker.app, name="worker")
+queue.app.command("recover")(recovery.recover)
 queue.app.command("recovery-status")(recovery.recovery_status)
 queue.app.command("recovery-report")(recovery.recovery_report)
 app.add_typer(queue.app, name="queue")

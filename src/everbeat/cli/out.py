@@ -5,12 +5,15 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from everbeat.report.text import Column, clean, plain, table
 from everbeat.secrecy import without_passwords
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 def say(text: str) -> None:
@@ -55,13 +58,28 @@ def growing(what: str) -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
-    from rich.console import Console
+    with _progress() as shown:
+        bar = shown.add_task(what, total=None)
+        yield lambda done, total: shown.update(bar, completed=done, total=total)
+
+
+def _progress() -> "Progress":
+    from rich.console import Console  # lazily: most commands show no bar
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True, markup=False, emoji=False), transient=True) as shown:
-        bar = shown.add_task(what, total=None)
-        yield lambda done, total: shown.update(bar, completed=done, total=total)
+    return Progress(*columns, console=Console(stderr=True, markup=False, emoji=False), transient=True)
+
+
+@contextmanager
+def stages() -> Iterator[Callable[[str, int, int | None], None]]:
+    """The same for work of several stages: the name of the stage, how much of it is done, and of what, if known."""
+    if not sys.stderr.isatty():
+        yield lambda stage, done, total: None
+        return
+    with _progress() as shown:
+        bar = shown.add_task("", total=None)
+        yield lambda stage, done, total: shown.update(bar, description=stage, completed=done, total=total)
 
 
 def _width() -> int | None:

@@ -3,11 +3,15 @@
 import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from everbeat.cli import given, out, which
+from everbeat.cli.ends import FAILED
+from everbeat.cli.orders import DryRun
+from everbeat.cli.person import actor
 from everbeat.config import RecoveryConfig
 from everbeat.model.order import Order
 from everbeat.model.recovery import RecoveryReport
@@ -20,6 +24,47 @@ SHOWN_SETTINGS = (
     "action", "max_recovery_attempts", "auto_requeue_stale_claimed", "claimed_stale_threshold_ms",
     "auto_fail_stale_running", "running_stale_threshold_ms", "check_interval_ms", "integrity_check_on_startup",
 )  # fmt: skip
+
+
+# -- recover ----------------------------------------------------------------------------------------------------------
+
+
+class Action(StrEnum):
+    RETRY = "retry"
+    FAIL = "fail"
+    PENDING = "pending"
+
+
+def recover(
+    dry_run: DryRun = False,
+    action: Annotated[
+        Action | None,
+        typer.Option(help="For every orphan, in place of its own `on_crash` and the configured action; limits stay."),
+    ] = None,
+    db: which.Db = None,
+    app: which.App = None,
+    as_json: which.AsJson = False,
+) -> None:
+    """Recover now what dead workers left, and print the report.
+
+    All that a starting worker does first: integrity check, repair, log, dead workers, orphans. Live workers are not
+    disturbed. Needed only if no worker runs: those that run do it by themselves. Exit 1 if a task could not be
+    recovered or the store is damaged.
+    """
+    from everbeat.run import manual  # lazily: most commands need nothing of what runs a store
+
+    config = which.config_for(db, app)
+    with which.sound(config) as store, out.stages() as show:
+        report = manual.recover(
+            store, config.recovery, dry_run=dry_run, action=None if action is None else action.value, actor=actor(),
+            on_progress=lambda progress: show(progress.stage, progress.done, progress.total),
+        )  # fmt: skip
+    if as_json:
+        out.data(json.loads(report.to_json()))
+    else:
+        _print(report)
+    if report.failed_recoveries and not dry_run:
+        raise typer.Exit(FAILED)
 
 
 # -- status -----------------------------------------------------------------------------------------------------------
@@ -46,6 +91,8 @@ class RecoveryStatus:
     orphaned_tasks: int
     """Their owner is dead or stopped, and nobody has decided about them yet."""
     quarantined: int
+    degraded: str | None
+    """Why the store works in degraded mode: single tasks could not be recovered."""
     last_recovery: dict[str, Any] | None
     settings: dict[str, Any]
 
@@ -69,17 +116,20 @@ def _status(store: Store, recovery: RecoveryConfig) -> RecoveryStatus:
     from everbeat.run import manual  # lazily: most commands need nothing of what runs a store
 
     last = next(iter(store.reports(limit=1)), None)
+    lost = manual.detect_stale_workers(store, recovery)
+    reaper = store.role_holder(REAPER)
     return RecoveryStatus(
         store=store.location,
         enabled=recovery.auto_requeue_stale_claimed or recovery.auto_fail_stale_running,
-        reaper=store.role_holder(REAPER),
+        reaper=None if reaper in [worker.worker_id for worker in lost] else reaper,
         healthy_for=timedelta(microseconds=store.healthy_for_us()),
         lost_workers=[
-            LostWorker(worker_id=lost.worker_id, last_heartbeat=lost.last_heartbeat, tasks=len(lost.task_ids))
-            for lost in manual.detect_stale_workers(store, recovery)
+            LostWorker(worker_id=worker.worker_id, last_heartbeat=worker.last_heartbeat, tasks=len(worker.task_ids))
+            for worker in lost
         ],
         orphaned_tasks=len(store.orphans(limit=MANY)),
         quarantined=store.count_for(Order.DISCARD, TaskFilter()),
+        degraded=store.degraded(),
         last_recovery=None if last is None else _summary(last),
         settings={name: getattr(recovery, name) for name in SHOWN_SETTINGS},
     )
@@ -110,6 +160,7 @@ def _show(status: RecoveryStatus) -> None:
                 "store healthy for": span(status.healthy_for),
                 "orphaned tasks": status.orphaned_tasks,
                 "quarantined": status.quarantined,
+                "degraded": status.degraded or "no",
                 "last recovery": "none yet" if last is None else (
                     f"{stamp(last['completed_at'])}: {last['successful_recoveries']} of "
                     f"{last['orphaned_tasks_found']} orphaned tasks recovered, {last['dead_workers']} dead workers"
@@ -156,4 +207,8 @@ def recovery_report(
     elif not reports:
         out.say("No recovery was needed." if since is None else "No recovery was needed since then.")
     for report in () if as_json else reports:
-        out.say("\n".join(line and clean(line) for line in report.to_report().splitlines()) + "\n")
+        _print(report)
+
+
+def _print(report: RecoveryReport) -> None:
+    out.say("\n".join(line and clean(line) for line in report.to_report().splitlines()) + "\n")

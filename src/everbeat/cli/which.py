@@ -8,8 +8,9 @@ import typer
 
 from everbeat.cli import application
 from everbeat.config import AppConfig, broker_from_url
+from everbeat.errors import StoreDamaged
 from everbeat.store.interface import Store
-from everbeat.store.open import open_store
+from everbeat.store.open import open_store, site_of
 
 PATIENCE = 5.0
 """How long a command waits for a busy store."""
@@ -46,4 +47,17 @@ def existing_store(db: str | None, app: str | None) -> Iterator[Store]:
 @contextmanager
 def existing(config: AppConfig) -> Iterator[Store]:
     with closing(open_store(config, create=False, patience=PATIENCE)) as store:
+        yield store
+
+
+@contextmanager
+def sound(config: AppConfig) -> Iterator[Store]:
+    """The store, if it can be worked on. For one that is damaged: what a person should do about it."""
+    try:
+        store = open_store(config, create=False, patience=PATIENCE)
+    except StoreDamaged as damage:
+        from everbeat.run.startup import halted
+
+        raise halted(site_of(config), damage) from damage
+    with closing(store):
         yield store
