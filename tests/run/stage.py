@@ -22,13 +22,13 @@ from everbeat.model.task import Claim, Outcome, TaskError, TaskInfo
 from everbeat.model.worker import Host
 from everbeat.report.log import Reporter
 from everbeat.run import lockfile
-from everbeat.run.crew import ChildReady, Died, Finished, News
 from everbeat.run.deadline import Deadline, HeldLease
 from everbeat.run.dispatcher import Dispatcher
 from everbeat.run.heartbeat import Heartbeat
 from everbeat.run.journal import Journal
 from everbeat.run.keeper import Keeper
 from everbeat.run.lockfile import WorkerLock
+from everbeat.run.news import ChildReady, Died, Finished, News
 from everbeat.run.reaper import Reaper
 from everbeat.run.recovery import Recovery
 from everbeat.run.slot import Staffing

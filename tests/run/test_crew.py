@@ -18,22 +18,13 @@ import pytest
 import everbeat.errors
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Outcome
-from everbeat.run.crew import (
-    AppFailed,
-    AppReady,
-    ChildKind,
-    ChildReady,
-    Crew,
-    Died,
-    Finished,
-    InterruptKind,
-    News,
-)
+from everbeat.run.crew import Crew
 from everbeat.run.deadline import boot_us
 from everbeat.run.journal import Journal
 from everbeat.run.leash import Leash
 from everbeat.run.lockfile import Liveness, WorkerLock, probe, this_host
-from everbeat.run.wire import ChildPlan, Kit, channel
+from everbeat.run.news import AppFailed, AppReady, ChildReady, Died, Finished, News
+from everbeat.run.wire import ChildKind, ChildPlan, InterruptKind, Kit, channel
 
 APPS = Path(__file__).parent / "apps"
 SOURCE = Path(everbeat.errors.__file__).parents[1]

@@ -7,8 +7,8 @@ from tests.run.stage import SimulatedWorker, Stage
 from tests.words import SECOND, a_policy, an_error, enqueue
 
 from everbeat.model.task import TaskError
-from everbeat.run.crew import AppFacts, AppFailed, AppReady
 from everbeat.run.findings import Findings
+from everbeat.run.news import AppFacts, AppFailed, AppReady
 
 AGAIN = a_policy(max_attempts=5, has_retry=True, jitter=False, base_seconds=2.0)
 STOPPED = TaskError(code="WORKER_STOPPED", message="the worker stops")

@@ -12,14 +12,9 @@ Single-threaded, and never blocks but in `stop`. Call `collect` when `fileno()` 
 """
 
 import os
-import select
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -28,15 +23,16 @@ from everbeat.run.deadline import Deadline
 from everbeat.run.journal import Journal
 from everbeat.run.leash import Leash
 from everbeat.run.lockfile import WorkerLock
+from everbeat.run.news import AppFacts, AppFailed, AppReady, ChildReady, Died, Finished, News, Reported
+from everbeat.run.offspring import Channels, Offspring
+from everbeat.run.pidfds import Watch, has_exited, kill_group, send_signal, wait_for_exit
+from everbeat.run.server import Server
 from everbeat.run.wire import (
-    GONE,
     Born,
-    Channel,
     ChildKind,
     Exited,
     FromChild,
     FromServer,
-    Guard,
     Inbox,
     Interrupt,
     InterruptKind,
@@ -45,8 +41,6 @@ from everbeat.run.wire import (
     Loaded,
     NotStarted,
     Progressed,
-    Run,
-    ServerPlan,
     Spawn,
     ToChild,
     Told,
@@ -56,11 +50,6 @@ from everbeat.run.wire import (
     new_buffer,
     send,
 )
-
-__all__ = [
-    "AppFacts", "AppFailed", "AppReady", "ChildKind", "ChildReady", "Crew", "Died", "Finished", "InterruptKind", "News",
-    "Reported",
-]  # fmt: skip
 
 BEATS_ALLOWED = 3
 _STATUS_PATIENCE = 2.0
@@ -73,158 +62,27 @@ RELEASE_SECONDS = 5.0
 """How long a child that may go has for what its application wants done at the end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppFacts:
-    store_url: str
-    config_json: str
-    """What the application says about itself, as JSON."""
-    sync_names: tuple[str, ...]
-    async_names: tuple[str, ...]
-    fork_reason: str | None
-    """Why children are new interpreters; None if they are forked."""
-
-
-@dataclass(frozen=True, slots=True)
-class AppReady:
-    facts: AppFacts
-
-
-@dataclass(frozen=True, slots=True)
-class AppFailed:
-    """The fork server is of no use; another try follows. "missing": no such module or attribute; "raised": the import
-    failed, or what a child was to do first, with its traceback; "died": the process ended, while importing or later."""
-
-    kind: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class ChildReady:
-    slot: int
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    slot: int
-    outcomes: list[Told]
-    """Entry, seq, fence and outcome of each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reported:
-    """What running tasks say of themselves: seq, fence, and progress as JSON; None is a heartbeat."""
-
-    slot: int
-    reports: list[tuple[int, int, str | None]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Died:
-    slot: int
-    pid: int
-    """0 if it never came to life."""
-    status: int | None
-    """Exit code, or minus the signal; None when the fork server was gone and nobody could tell."""
-    was_ready: bool
-    outcomes: list[Told]
-    """Sent before it died, not yet collected. They count."""
-    unread: list[tuple[int, int]]
-    """(seq, fence) of what it never took: not begun."""
-    seconds_alive: float
-    overdue: bool = False
-    """The fork server has ended it: the lease of its exclusive task was over."""
-
-
-News = AppReady | AppFailed | ChildReady | Finished | Reported | Died
-
-
-@dataclass(slots=True, eq=False)
-class _Child:
-    slot: int
-    kind: ChildKind
-    number: int = 0
-    channels: "_Channels | None" = None
-    """None until the fork server was told to make it."""
-    server: "_Server | None" = None
-    """Who makes it, reaps it, and says how it ended."""
-    pid: int = 0
-    pidfd: int = -1
-    born_at: float = 0.0
-    ended_at: float | None = None
-    ready: bool = False
-    doomed: bool = False
-    is_guarded: bool = False
-    """It may run a task with an exclusive key, and is ended when the deadline is over."""
-    is_overdue: bool = False
-    kill_at: float = 0.0
-    """It was told to go by itself, and is killed if it has not by then."""
-    expected: int = 0
-    """Outcomes that may still come."""
-    backlog: list[list[Job]] = field(default_factory=list)
-    """Messages that found no room in the queue. Read back like those that did."""
-
-
-@dataclass(slots=True, eq=False)
-class _Channels:
-    tasks: Channel
-    unread: Inbox[ToChild]
-    """The child's own reading end of `tasks`."""
-    outcomes: Inbox[FromChild]
-
-    def close(self) -> None:
-        for end in (self.tasks, self.unread.end, self.outcomes.end):
-            end.close()
-
-
-@dataclass(slots=True, eq=False)
-class _Server:
-    process: "subprocess.Popen[bytes]"
-    pidfd: int
-    inbox: Inbox[FromServer]
-    started_at: float
-    loaded: bool = False
-    complained: bool = False
-
-
-@dataclass(slots=True)
-class _Watch:
-    """One epoll, and what to do about each fd in it."""
-
-    epoll: select.epoll = field(default_factory=select.epoll)
-    acts: dict[int, Callable[[], None]] = field(default_factory=dict)
-
-    def add(self, fd: int, act: Callable[[], None]) -> None:
-        self.acts[fd] = act
-        self.epoll.register(fd, select.EPOLLIN)
-
-    def drop(self, fd: int) -> None:
-        if self.acts.pop(fd, None) is not None:
-            self.epoll.unregister(fd)
-
-
 class Crew:
     def __init__(self, *, target: str, imports: Iterable[str], database_url: str | None = None) -> None:
         self._target = target
         self._imports = tuple(imports)
         self._database_url = database_url
-        self._watch = _Watch()
+        self._watch = Watch()
         self._leash = Leash()
         self.deadline = Deadline.create()
         """Until when children may run a task with an exclusive key."""
         self._buffer = new_buffer()
         self._to_child = msgspec.msgpack.Decoder(ToChild)
         self._from_child: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
-        self._from_server = msgspec.msgpack.Decoder(FromServer)
-        self._server: _Server | None = None
+        self._server: Server | None = None
         self._restart_at: float | None = None
         self._failures = 0
         self._numbers = 0
-        self._children: dict[int, _Child] = {}
-        self._by_number: dict[int, _Child] = {}
-        self._unordered: list[_Child] = []
-        self._released: list[_Child] = []
-        self._ended: list[_Child] = []
+        self._children: dict[int, Offspring] = {}
+        self._by_number: dict[int, Offspring] = {}
+        self._unordered: list[Offspring] = []
+        self._released: list[Offspring] = []
+        self._ended: list[Offspring] = []
         self._news: list[News] = []
         self._stopped = False
         self.facts: AppFacts | None = None
@@ -257,39 +115,22 @@ class Crew:
 
     def start(self) -> None:
         """Start the fork server. What becomes of it is told by `collect`: AppReady or AppFailed."""
-        ours, theirs = channel()
-        plan = ServerPlan(
-            target=self._target,
-            imports=self._imports,
-            database_url=self._database_url,
-            control_fd=theirs.fileno(),
-            leash_fd=self._leash.fd,
-            deadline_fd=self.deadline.fd,
-            supervisor_pid=os.getpid(),
-        )
         self._restart_at = None
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "everbeat.run.forkserver", msgspec.json.encode(plan).decode()],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), self._leash.fd, self.deadline.fd),
-                start_new_session=True,  # keys pressed in a terminal reach the supervisor only
+            server = Server.start(
+                target=self._target,
+                imports=self._imports,
+                database_url=self._database_url,
+                leash_fd=self._leash.fd,
+                deadline_fd=self.deadline.fd,
+                buffer=self._buffer,
             )
         except OSError as error:
-            ours.close()
             self._news.append(AppFailed("died", f"can not start a fork server: {error}"))
             self._try_again_later()
             return
-        finally:
-            theirs.close()
-        server = _Server(
-            process=process,
-            pidfd=os.pidfd_open(process.pid),
-            inbox=Inbox(ours, self._from_server, self._buffer),
-            started_at=time.monotonic(),
-        )
         self._server = server
-        self._watch.add(ours.fileno(), lambda: self._hear_server(server))
+        self._watch.add(server.inbox.end.fileno(), lambda: self._hear_server(server))
         self._watch.add(server.pidfd, lambda: self._hear_server(server))
 
     def spawn(self, slot: int, kind: ChildKind) -> None:
@@ -297,7 +138,7 @@ class Crew:
         if slot in self._children:
             raise ValueError(f"slot {slot} has a child already")
         self._journal.beat(slot)
-        child = _Child(slot=slot, kind=kind)
+        child = Offspring(slot=slot, kind=kind)
         self._children[slot] = child
         self._unordered.append(child)
         self._give_orders()
@@ -313,10 +154,10 @@ class Crew:
             for entry, claim in tasks
         ]
         is_exclusive = any(claim.exclusive_key is not None for _, claim in tasks)
-        if is_exclusive is not child.is_guarded and not self._guard(child, on=is_exclusive):
+        if is_exclusive is not child.is_guarded and not child.guard(on=is_exclusive):
             return False
         batches = [jobs] if child.kind is ChildKind.ASYNC else [[job] for job in jobs]
-        sent = self._send_some(child, batches)
+        sent = child.send_some(batches)
         if sent == 0:
             return False
         child.backlog = batches[sent:]
@@ -326,7 +167,7 @@ class Crew:
     def take_back(self, slot: int) -> list[tuple[int, int]]:
         """Read back what a child has not taken: (seq, fence) of tasks that it will never see."""
         child = self._children.get(slot)
-        return [] if child is None else self._read_back(child)
+        return [] if child is None else child.read_back()
 
     def kill(self, slot: int) -> None:
         """SIGKILL to a child; the fork server kills its whole group before it reports the death. Died follows."""
@@ -337,7 +178,7 @@ class Crew:
             self._unordered.remove(child)
             self._bury(child, None)
         child.doomed = True
-        _signal(child.pidfd, signal.SIGKILL)
+        send_signal(child.pidfd, signal.SIGKILL)
 
     def release(self, slot: int) -> None:
         """Let an idle child go: it does what its application wants done at the end, and exits. Died follows."""
@@ -357,7 +198,7 @@ class Crew:
         if child.kind is ChildKind.ASYNC:
             return send(child.channels.tasks, encode(Interrupt(claim.seq, claim.fence, kind)), wait=False)
         self._journal.request_interrupt(slot, claim.seq, claim.fence, kind)
-        return _signal(child.pidfd, signal.SIGUSR1)
+        return send_signal(child.pidfd, signal.SIGUSR1)
 
     def responsive(self, slot: int) -> bool:
         """Whether a child's beats go on. One that is silent is busy in C code, or stopped; it is not dead."""
@@ -390,19 +231,19 @@ class Crew:
         self._stopped = True
         deadline = time.monotonic() + _STOP_SECONDS
         for child in self._children.values():
-            _signal(child.pidfd, signal.SIGKILL)
+            send_signal(child.pidfd, signal.SIGKILL)
         if self._server is not None:
             self._server.inbox.end.close()  # tells it to kill all groups and itself
-            if not _wait_for_exit(self._server.pidfd, deadline):
+            if not wait_for_exit(self._server.pidfd, deadline):
                 self._server.process.kill()
                 for child in self._children.values():
-                    _kill_group(child.pid)
+                    kill_group(child.pid)
             self._server.process.wait()
             os.close(self._server.pidfd)
             self._server = None
         for child in self._children.values():
             if child.pidfd >= 0:
-                _wait_for_exit(child.pidfd, deadline)
+                wait_for_exit(child.pidfd, deadline)
                 os.close(child.pidfd)
             if child.channels is not None:
                 child.channels.close()
@@ -414,10 +255,10 @@ class Crew:
 
     # The fork server.
 
-    def _hear_server(self, server: _Server) -> None:
+    def _hear_server(self, server: Server) -> None:
         if server is not self._server:
             return
-        gone = _has_exited(server.pidfd)  # asked first: what it said before it died is heard
+        gone = has_exited(server.pidfd)  # asked first: what it said before it died is heard
         try:
             while (message := server.inbox.take()) is not None:
                 self._heed(server, message)
@@ -426,7 +267,7 @@ class Crew:
         if gone:
             self._lose(server)
 
-    def _heed(self, server: _Server, message: FromServer) -> None:
+    def _heed(self, server: Server, message: FromServer) -> None:
         match message:
             case Loaded():
                 server.loaded = True
@@ -451,21 +292,17 @@ class Crew:
                     child.is_overdue = message.overdue
                     self._bury(child, message.status)
 
-    def _lose(self, server: _Server) -> None:
+    def _lose(self, server: Server) -> None:
         """The fork server is gone, or of no use any more: end it and what came from it, and plan the next."""
         self._watch.drop(server.inbox.end.fileno())
         self._watch.drop(server.pidfd)
-        server.inbox.end.close()
-        _signal(server.pidfd, signal.SIGKILL)
-        _kill_group(server.process.pid)
-        status = server.process.wait()
-        os.close(server.pidfd)
+        status = server.end()
         self._server = None
         for child in list(self._by_number.values()):
             if child.pid:
                 # They die by PDEATHSIG, and what they started by this. Nobody holds their pids any more: in theory an
                 # empty group could be somebody else's by now, but while it has members its number is its own.
-                _kill_group(child.pid)
+                kill_group(child.pid)
                 if child.ended_at is not None:
                     self._bury(child, None)
             else:
@@ -477,7 +314,7 @@ class Crew:
             self._failures = 0
         self._try_again_later()
 
-    def _withdraw(self, child: _Child) -> None:
+    def _withdraw(self, child: Offspring) -> None:
         """A child that was asked for and never announced is asked for again, with fresh channels."""
         assert child.channels is not None
         child.channels.close()
@@ -500,7 +337,7 @@ class Crew:
         self._give_orders()
         for child in [child for child in self._released if now > child.kill_at]:
             self._released.remove(child)
-            _signal(child.pidfd, signal.SIGKILL)
+            send_signal(child.pidfd, signal.SIGKILL)
         for child in [child for child in self._ended if child.ended_at and now - child.ended_at > _STATUS_PATIENCE]:
             self._bury(child, None)
 
@@ -510,17 +347,14 @@ class Crew:
         while self._unordered and self._order(self._server, self._unordered[0]):
             del self._unordered[0]
 
-    def _order(self, server: _Server, child: _Child) -> bool:
+    def _order(self, server: Server, child: Offspring) -> bool:
         tasks, unread = channel()
         outcomes, theirs = channel()
         self._numbers += 1
-        order = encode(Spawn(self._numbers, child.slot, child.kind, self._kit))
         with theirs:
-            try:
-                sent = send(server.inbox.end, order, (unread.fileno(), theirs.fileno()), wait=False)
-            except GONE:
-                sent = False  # its death is on its way here
-        channels = _Channels(
+            spawn = Spawn(self._numbers, child.slot, child.kind, self._kit)
+            sent = server.tell(spawn, unread.fileno(), theirs.fileno())
+        channels = Channels(
             tasks=tasks,
             unread=Inbox(unread, self._to_child, self._buffer),
             outcomes=Inbox(outcomes, self._from_child, self._buffer),
@@ -543,16 +377,16 @@ class Crew:
         self._watch.add(child.channels.outcomes.end.fileno(), lambda: self._hear(child))
         self._watch.add(pidfd, lambda: self._note_exit(child))
         if child.doomed:
-            _signal(pidfd, signal.SIGKILL)
+            send_signal(pidfd, signal.SIGKILL)
 
-    def _hear(self, child: _Child) -> None:
+    def _hear(self, child: Offspring) -> None:
         outcomes = self._listen(child, until_silent=False)
         if child.backlog:
-            del child.backlog[: self._send_some(child, child.backlog)]
+            del child.backlog[: child.send_some(child.backlog)]
         if outcomes:
             self._news.append(Finished(child.slot, outcomes))
 
-    def _listen(self, child: _Child, *, until_silent: bool) -> list[Told]:
+    def _listen(self, child: Offspring, *, until_silent: bool) -> list[Told]:
         """Outcomes that have arrived. Unless told otherwise, stops when no more are expected: one read for each."""
         heard: list[Told] = []
         if child.channels is None:
@@ -572,7 +406,7 @@ class Crew:
                 heard += told
                 child.expected -= len(told)
                 if child.is_guarded and child.expected <= 0:
-                    self._guard(child, on=False)
+                    child.guard(on=False)
                 if child.expected <= 0 and not until_silent:
                     break
         except EOFError:
@@ -582,28 +416,8 @@ class Crew:
             self.kill(child.slot)
         return heard
 
-    def _guard(self, child: _Child, *, on: bool) -> bool:
-        """Have the fork server end it when the deadline is over, or not any more. False: it could not be told."""
-        try:
-            told = child.server is not None and send(
-                child.server.inbox.end, encode(Guard(child.number, on)), wait=False
-            )
-        except (*GONE, OSError):  # its death is on its way here, or was heard already
-            told = False
-        child.is_guarded = on if told else child.is_guarded
-        return told
-
-    def _send_some(self, child: _Child, batches: list[list[Job]]) -> int:
-        """How many of these messages found room."""
-        if child.channels is None:
-            return 0
-        for sent, batch in enumerate(batches):
-            if not send(child.channels.tasks, encode(Run(batch)), wait=False):
-                return sent
-        return len(batches)
-
-    def _note_exit(self, child: _Child) -> None:
-        if not _has_exited(child.pidfd):
+    def _note_exit(self, child: Offspring) -> None:
+        if not has_exited(child.pidfd):
             return
         self._watch.drop(child.pidfd)
         if child.server is not self._server:
@@ -612,27 +426,9 @@ class Crew:
             child.ended_at = time.monotonic()
             self._ended.append(child)
 
-    def _read_back(self, child: _Child) -> list[tuple[int, int]]:
-        unread: list[tuple[int, int]] = []
-        interrupts: list[Interrupt] = []
-        if child.channels is None:
-            return unread
-        with suppress(EOFError):
-            while (message := child.channels.unread.take()) is not None:
-                if isinstance(message, Run):
-                    unread += [(job.seq, job.fence) for job in message.jobs]
-                else:
-                    interrupts.append(message)
-        unread += [(job.seq, job.fence) for batch in child.backlog for job in batch]
-        child.backlog = []
-        for interrupt in () if child.doomed else interrupts:  # not meant to be taken back
-            send(child.channels.tasks, encode(interrupt), wait=False)
-        child.expected -= len(unread)
-        return unread
-
-    def _bury(self, child: _Child, status: int | None) -> None:
+    def _bury(self, child: Offspring, status: int | None) -> None:
         outcomes = self._listen(child, until_silent=True)
-        unread = self._read_back(child)
+        unread = child.read_back()
         seconds_alive = (child.ended_at or time.monotonic()) - child.born_at if child.pidfd >= 0 else 0.0
         self._forget(child)
         self._news.append(
@@ -648,7 +444,7 @@ class Crew:
             )
         )
 
-    def _forget(self, child: _Child) -> None:
+    def _forget(self, child: Offspring) -> None:
         if child.channels is not None:
             self._watch.drop(child.channels.outcomes.end.fileno())
             child.channels.close()
@@ -661,29 +457,3 @@ class Crew:
             if child in passing:
                 passing.remove(child)
         self._children.pop(child.slot, None)
-
-
-def _signal(pidfd: int, signum: signal.Signals) -> bool:
-    try:
-        if pidfd >= 0:
-            signal.pidfd_send_signal(pidfd, signum)
-            return True
-    except ProcessLookupError:
-        pass
-    return False
-
-
-def _kill_group(pid: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        if pid:
-            os.killpg(pid, signal.SIGKILL)
-
-
-def _has_exited(pidfd: int) -> bool:
-    return _wait_for_exit(pidfd, 0.0)
-
-
-def _wait_for_exit(pidfd: int, deadline: float) -> bool:
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))

@@ -33,26 +33,17 @@ from everbeat.model.event import Event
 from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy, Settlement, Superseded, Unsettled, Verdict
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim, Outcome, TaskError
-from everbeat.run.crew import (
-    AppFailed,
-    AppReady,
-    ChildKind,
-    ChildReady,
-    Crew,
-    Died,
-    Finished,
-    InterruptKind,
-    News,
-    Reported,
-)
+from everbeat.run.crew import Crew
 from everbeat.run.deadline import HeldLease
 from everbeat.run.failure import RESULT_INVALID
 from everbeat.run.journal import Journal
 from everbeat.run.keeper import Keeper
 from everbeat.run.meter import Meter
+from everbeat.run.news import AppFailed, AppReady, ChildReady, Died, Finished, News, Reported
 from everbeat.run.resources import resident
 from everbeat.run.slot import Flight, Slot, Slots, SlotState, Staffing
 from everbeat.run.stops import Stops, Watched
+from everbeat.run.wire import ChildKind, InterruptKind
 from everbeat.run.words import how_it_died
 from everbeat.store.interface import Ending, Flush, Flushed, Held, Report, Store
 from everbeat.store.transaction import RowRefused

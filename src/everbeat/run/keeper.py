@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from everbeat.clock import Clock
 from everbeat.model.task import Claim, Outcome
-from everbeat.run.crew import Crew, Died, Finished, News
+from everbeat.run.crew import Crew
 from everbeat.run.failure import WORKER_STOPPED
+from everbeat.run.news import Died, Finished, News
 from everbeat.run.slot import Slot
 from everbeat.run.spool import Ownership, Spool
 from everbeat.run.wire import Told

@@ -21,8 +21,10 @@ from everbeat.model.event import EventInfo
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Outcome
 from everbeat.report.log import subscriber_failed
-from everbeat.run.crew import ChildKind, ChildReady, Crew, Died, Finished, News
+from everbeat.run.crew import Crew
+from everbeat.run.news import ChildReady, Died, Finished, News
 from everbeat.run.subscriber import as_bytes
+from everbeat.run.wire import ChildKind
 from everbeat.run.words import how_it_died
 from everbeat.store.interface import Store
 

@@ -7,7 +7,7 @@ from enum import Enum
 from everbeat.decide.room import ASYNC_SLOT, Room
 from everbeat.model.recovery import Cause
 from everbeat.model.task import Claim
-from everbeat.run.crew import ChildKind
+from everbeat.run.wire import ChildKind
 
 FRESH_US = 10_000
 """A slot whose head began within this time may be given more; one that could take no more is not tried for as long."""

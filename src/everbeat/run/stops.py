@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from everbeat.decide.stop import CANCEL_GRACE_US, Step, next_step, over_at
-from everbeat.run.crew import ChildKind, Crew, InterruptKind
+from everbeat.run.crew import Crew
 from everbeat.run.journal import Journal
 from everbeat.run.slot import Flight, Slot, SlotState
+from everbeat.run.wire import ChildKind, InterruptKind
 
 TELL_AGAIN_US = 50_000
 

@@ -29,7 +29,7 @@ from everbeat.model.event import Event
 from everbeat.model.recovery import RecoveryReport
 from everbeat.model.worker import NewWorker, QueueSetting
 from everbeat.report.log import Reporter
-from everbeat.run.crew import AppFacts, AppFailed, Crew
+from everbeat.run.crew import Crew
 from everbeat.run.deadline import HeldLease
 from everbeat.run.dispatcher import Dispatcher
 from everbeat.run.elsewhere import refuse_other_machines
@@ -41,6 +41,7 @@ from everbeat.run.keeper import Keeper
 from everbeat.run.leases import LeaseKeeper
 from everbeat.run.lockfile import WorkerLock, this_host
 from everbeat.run.messenger import Messenger
+from everbeat.run.news import AppFacts, AppFailed
 from everbeat.run.reaper import Reaper
 from everbeat.run.recovery import Recovery
 from everbeat.run.resources import Resources

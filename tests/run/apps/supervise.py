@@ -6,9 +6,11 @@ from pathlib import Path
 
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim
-from everbeat.run.crew import ChildKind, ChildReady, Crew
+from everbeat.run.crew import Crew
 from everbeat.run.journal import Journal
 from everbeat.run.lockfile import WorkerLock, this_host
+from everbeat.run.news import ChildReady
+from everbeat.run.wire import ChildKind
 
 
 def main(directory: Path, fifos: list[str]) -> None:

@@ -1,0 +1,79 @@
+"""A child as its supervisor sees it: its channels, its pidfd, and what was sent to it and not answered."""
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from everbeat.run.server import Server
+from everbeat.run.wire import Channel, ChildKind, FromChild, Guard, Inbox, Interrupt, Job, Run, ToChild, encode, send
+
+
+@dataclass(slots=True, eq=False)
+class Channels:
+    tasks: Channel
+    unread: Inbox[ToChild]
+    """The child's own reading end of `tasks`."""
+    outcomes: Inbox[FromChild]
+
+    def close(self) -> None:
+        for end in (self.tasks, self.unread.end, self.outcomes.end):
+            end.close()
+
+
+@dataclass(slots=True, eq=False)
+class Offspring:
+    slot: int
+    kind: ChildKind
+    number: int = 0
+    channels: Channels | None = None
+    """None until the fork server was told to make it."""
+    server: Server | None = None
+    """Who makes it, reaps it, and says how it ended."""
+    pid: int = 0
+    pidfd: int = -1
+    born_at: float = 0.0
+    ended_at: float | None = None
+    ready: bool = False
+    doomed: bool = False
+    is_guarded: bool = False
+    """It may run a task with an exclusive key, and is ended when the deadline is over."""
+    is_overdue: bool = False
+    kill_at: float = 0.0
+    """It was told to go by itself, and is killed if it has not by then."""
+    expected: int = 0
+    """Outcomes that may still come."""
+    backlog: list[list[Job]] = field(default_factory=list)
+    """Messages that found no room in the queue. Read back like those that did."""
+
+    def guard(self, *, on: bool) -> bool:
+        """Have the fork server end it when the deadline is over, or not any more. False: it could not be told."""
+        told = self.server is not None and self.server.tell(Guard(self.number, on))
+        self.is_guarded = on if told else self.is_guarded
+        return told
+
+    def send_some(self, batches: list[list[Job]]) -> int:
+        """How many of these messages found room."""
+        if self.channels is None:
+            return 0
+        for sent, batch in enumerate(batches):
+            if not send(self.channels.tasks, encode(Run(batch)), wait=False):
+                return sent
+        return len(batches)
+
+    def read_back(self) -> list[tuple[int, int]]:
+        """(seq, fence) of what it has not taken, and never will."""
+        unread: list[tuple[int, int]] = []
+        interrupts: list[Interrupt] = []
+        if self.channels is None:
+            return unread
+        with suppress(EOFError):
+            while (message := self.channels.unread.take()) is not None:
+                if isinstance(message, Run):
+                    unread += [(job.seq, job.fence) for job in message.jobs]
+                else:
+                    interrupts.append(message)
+        unread += [(job.seq, job.fence) for batch in self.backlog for job in batch]
+        self.backlog = []
+        for interrupt in () if self.doomed else interrupts:  # not meant to be taken back
+            send(self.channels.tasks, encode(interrupt), wait=False)
+        self.expected -= len(unread)
+        return unread
