@@ -23,7 +23,7 @@ MEANINGS = {
     Change.REVIVE: "a person asks for another run of a finished task",
     Change.ACCEPT: "a person takes a result that came too late",
     Change.REQUEUE: "a person takes it from its owner, so that it runs again",
-    Change.GIVE_UP: "a person fails it, wherever it is",
+    Change.GIVE_UP: "a person fails it, wherever it is; or no worker knows its name",
 }
 
 

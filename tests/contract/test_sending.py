@@ -294,7 +294,7 @@ def test_a_pending_task_says_what_it_waits_for(store: Store, clock: VirtualClock
     enqueue(store, id="now")
     enqueue(store, id="then", delay_us=60 * SECOND)
 
-    assert facts_of(store, "now", "waiting_for") == ("a free slot",)
+    assert facts_of(store, "now", "waiting_for") == ("a worker; none is running",)
     assert facts_of(store, "then", "waiting_for") == ("its time, 2027-01-15 08:01:00 UTC",)
 
 

@@ -1,6 +1,7 @@
 """Times, keys and limits through real workers."""
 
 import json
+import sqlite3
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
@@ -8,7 +9,7 @@ import pytest
 from tests.crash.conftest import MakeYard
 from tests.crash.yard import FAST, PATIENCE, Line, Yard
 
-from everbeat import TaskExpired, TaskStatus
+from everbeat import TaskExpired, TaskFailed, TaskStatus
 
 
 def test_what_was_not_started_in_its_time_expires_while_every_worker_is_busy_and_never_runs(
@@ -73,3 +74,64 @@ def test_an_idle_worker_takes_the_place_that_another_one_leaves(yard: Yard) -> N
     assert yard.until_started(behind).pid in narrow.slots
     yard.open("behind")
     yard.until_ended([behind])
+
+
+# -- names that nobody knows ------------------------------------------------------------------------------------------
+
+
+def test_during_a_rolling_deploy_the_new_task_waits_for_the_new_worker(yard: Yard) -> None:
+    old = yard.worker(environment={"YARD_WITHOUT": "quick"})
+    new_task, known = yard.send("quick"), yard.send("work")
+    yard.until_ended([known])
+    assert yard.task(new_task).waiting_for == "a worker that knows quick; of 1 running none does"
+
+    new = yard.worker()
+    yard.until_ended([new_task])
+
+    assert yard.task(new_task).worker_id == new.id
+    assert yard.task(known).worker_id == old.id
+
+
+def test_a_task_that_no_worker_learns_to_know_fails_with_the_reason(make_yard: MakeYard) -> None:
+    yard = make_yard(**FAST)
+    settings = {"YARD_WITHOUT": "quick", "YARD_CONFIG": json.dumps({"unknown_task_timeout_ms": 1_000})}
+    yard.worker(environment=settings)
+    task = yard.send("quick")
+
+    with pytest.raises(TaskFailed, match="knows the task quick") as caught:
+        yard.app.handle(task).result(timeout=PATIENCE)
+
+    assert caught.value.error_code == "UNKNOWN_TASK"
+
+
+# -- a steady backlog -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(300)
+def test_a_steady_backlog_holds_up_neither_what_is_urgent_nor_a_retry_nor_a_late_commit(yard: Yard) -> None:
+    """Of 20,000 tasks that wait, few begin between the moment such a task could begin and its beginning."""
+    retry = yard.send("fails_twice")
+    backlog = yard.send_many("quick", [()] * 20_000)
+    for _ in range(2):
+        yard.worker(ready=False)
+    yard.until(lambda: len(yard.starts(retry)) >= 1 and len(yard.ledger()) > 200, "the workers are at it")
+    connection = sqlite3.connect(yard.path / "yard.db", isolation_level=None, timeout=PATIENCE)
+    connection.execute("BEGIN IMMEDIATE")
+    late = yard.send("quick", priority=50, connection=connection)
+    connection.execute("COMMIT")
+    connection.close()
+    urgent = yard.send("quick", priority=1)
+    yard.until_ended([retry, late, urgent], timeout=PATIENCE)
+
+    assert any(not yard.task(one).status.is_terminal for one in backlog[-100:])
+    for one in (retry, late, urgent):
+        task = yard.task(one)
+        assert task.started_at is not None
+        assert between(yard, set(backlog), task.run_at, task.started_at) < 2_000
+
+
+def between(yard: Yard, ids: set[str], since: datetime, until: datetime) -> int:
+    """How many of these tasks have begun in that time."""
+    marks = (since.timestamp() * 1e6, until.timestamp() * 1e6)
+    begun = yard.query("SELECT id FROM everbeat_tasks WHERE started_at BETWEEN ? AND ?", *marks)
+    return sum(one in ids for (one,) in begun)

@@ -121,6 +121,8 @@ class AppConfig(Settings):
     """The largest arguments of a task."""
     max_result_bytes: int = setting(MAX_PAYLOAD_BYTES, _PAYLOAD)
     """The largest result of a task."""
+    unknown_task_timeout_ms: int | None = setting(3_600_000, Whole(low=1_000, high=10**10, unit="ms", optional=True))
+    """A task whose name no running worker has known for so long fails with UNKNOWN_TASK. None: it waits for ever."""
     max_tasks_per_child: int | None = setting(None, Whole(low=1, high=10**9, optional=True))
     """A process of a worker is replaced after so many tasks."""
     max_memory_per_child_mb: int | None = setting(None, Whole(low=1, high=MIB, unit="MiB", optional=True))
@@ -153,6 +155,7 @@ class AppConfig(Settings):
             "auto_migrate": self.auto_migrate,
             "max_args_bytes": self.max_args_bytes,
             "max_result_bytes": self.max_result_bytes,
+            "unknown_task_timeout_ms": self.unknown_task_timeout_ms,
             "max_tasks_per_child": self.max_tasks_per_child,
             "max_memory_per_child_mb": self.max_memory_per_child_mb,
             "redact": list(self.redact),
@@ -176,6 +179,7 @@ class AppConfig(Settings):
             auto_migrate=facts["auto_migrate"],
             max_args_bytes=facts["max_args_bytes"],
             max_result_bytes=facts["max_result_bytes"],
+            unknown_task_timeout_ms=facts["unknown_task_timeout_ms"],
             max_tasks_per_child=facts["max_tasks_per_child"],
             max_memory_per_child_mb=facts["max_memory_per_child_mb"],
             redact=facts["redact"],

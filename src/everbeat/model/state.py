@@ -54,7 +54,7 @@ class Change(StrEnum):
     REVIVE = "revive"  # a person asks for another run of a finished task
     ACCEPT = "accept"  # a person takes a result that came too late
     REQUEUE = "requeue"  # a person takes it from its owner: it runs again, whatever becomes of the present run
-    GIVE_UP = "give_up"  # a person fails it, wherever it is
+    GIVE_UP = "give_up"  # a person fails it, wherever it is; or no worker knows it
 
 
 _P, _C, _R = TaskStatus.PENDING, TaskStatus.CLAIMED, TaskStatus.RUNNING

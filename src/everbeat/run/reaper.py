@@ -16,6 +16,7 @@ from everbeat.report.log import Reporter
 from everbeat.run.expiry import end_expired
 from everbeat.run.findings import Findings
 from everbeat.run.recovery import Recovery
+from everbeat.run.strangers import refuse_unknown
 from everbeat.run.unblock import Unblocker
 from everbeat.store.interface import Store
 
@@ -31,7 +32,7 @@ class Reaper:
     name = "reaper"
 
     def __init__(self, *, worker_id: str, store: Store, recovery: Recovery, config: RecoveryConfig, clock: Clock,
-                 reporter: Reporter) -> None:  # fmt: skip
+                 reporter: Reporter, unknown_after_ms: int | None = None) -> None:  # fmt: skip
         self._worker_id = worker_id
         self._store = store
         self._recovery = recovery
@@ -43,6 +44,7 @@ class Reaper:
         self._judged_at: int | None = None
         self._looked_at = clock.mono_us()
         self._on_time = 0
+        self._unknown_after_ms = unknown_after_ms
         self._saw_leases_at = 0
         self._mended = ""
         """The last exclusive key that was looked at."""
@@ -81,6 +83,10 @@ class Reaper:
         end_expired(self._store, self._config, self._reporter)
         if is_judge:
             self._mended = self._store.mend_turns(self._mended)
+            refuse_unknown(
+                self._store, after_ms=self._unknown_after_ms, check_interval_ms=self._config.check_interval_ms,
+                reporter=self._reporter,
+            )  # fmt: skip
             self._recovery.tidy()
         self._version = version
 

@@ -326,6 +326,7 @@ class Life:
             config=recovery,
             clock=self._clock,
             reporter=self._reporter,
+            unknown_after_ms=self.config.unknown_task_timeout_ms,
         )
         self._serve(reaper)
         self._serve(self._keeper)

@@ -314,6 +314,10 @@ class Store(Site, Protocol):
         """End some of the tasks that were not started while they were good; none for so long after the wall clock was
         set (PROTOCOL 15). The ids of at most one bite: call it again until there are none."""
 
+    def refuse_unknown(self, *, after_us: int, gap_us: int) -> list[str]:
+        """Fail some of the tasks whose name no living worker has known for that long, and that have waited for so long.
+        Looks further apart than the gap begin to count anew. The ids: call it again until there are none."""
+
     def mend_turns(self, after: str = "") -> str:
         """Where tasks wait for an exclusive key that is nobody's turn, give the turn to the first of them. Looks at
         some keys that follow `after`, and says which was the last; "" if there are no more."""

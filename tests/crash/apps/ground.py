@@ -33,7 +33,8 @@ def make_app() -> Everbeat:
     yard = Path(os.environ.get("YARD", "."))
     recovery = RecoveryConfig(**json.loads(os.environ.get("YARD_RECOVERY", "{}")))
     queues = [QueueConfig(name, **limits) for name, limits in json.loads(os.environ.get("YARD_QUEUES", "{}")).items()]
-    app = Everbeat(AppConfig(broker=SQLiteConfig(yard / "yard.db"), recovery=recovery, queues=queues))
+    more = json.loads(os.environ.get("YARD_CONFIG", "{}"))
+    app = Everbeat(AppConfig(broker=SQLiteConfig(yard / "yard.db"), recovery=recovery, queues=queues, **more))
     again = {"retry": RetryPolicy(max_attempts=50, base_seconds=0.05, max_seconds=0.2), "max_recovery_attempts": 100}
     after_crashes = {"on_crash": "retry"}
     for function in (
@@ -53,6 +54,8 @@ def make_app() -> Everbeat:
     app.task(name="a_isolated", isolated=True)(a_quick)
     app.task(name="fails_twice", retry=RetryPolicy(max_attempts=5, base_seconds=0.2, jitter=False))(fails_twice)
     app.task(name="fails_always", retry=RetryPolicy(max_attempts=3, base_seconds=0.05))(fails_always)
+    for name in os.environ.get("YARD_WITHOUT", "").split():
+        app._tasks.pop(name)  # an application from before the task was written
     return app
 
 

@@ -44,6 +44,7 @@ from everbeat.store.verbs import (
     recovering,
     stopping,
     turns,
+    unknown,
 )
 
 POLL_SECONDS = 0.5
@@ -186,6 +187,17 @@ class SQLiteStore(SQLiteSite, Keeping, Checks):
             self._ring_waiters(ended)
             self._ring_workers(None)  # a claim does not look far behind what is in its way
         return ended
+
+    def refuse_unknown(self, *, after_us: int, gap_us: int) -> list[str]:
+        with self.database.read() as tx:
+            if not unknown.is_due(tx):
+                return []
+        with self.database.write() as tx:
+            failed = unknown.refuse(tx, boot_id=self._boot_id, after_us=after_us, gap_us=gap_us)
+        if failed:
+            self._ring_waiters(failed)
+            self._ring_workers(tx.wakes)
+        return failed
 
     def mend_turns(self, after: str = "") -> str:
         with self.database.read() as tx:

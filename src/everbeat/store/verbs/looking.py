@@ -16,6 +16,7 @@ from everbeat.model.task import AttemptInfo, Finished, HistoryEntry, LateOutcome
 from everbeat.store.interface import TaskFilter
 from everbeat.store.moments import micros, moment, moment_or_none
 from everbeat.store.transaction import Row, Transaction
+from everbeat.store.verbs import living
 
 TASK = """
 SELECT id, name, queue, status, priority, attempt, max_attempts, crash_count, lost_count, fence, worker_id, created_at,
@@ -59,9 +60,10 @@ def get(tx: Transaction, task_id: str, *, full: bool) -> TaskInfo | None:
     if row is None:
         return None
     if not full:
-        return _info(row)
+        return _info(row, _Waits(tx))
     return _info(
         row,
+        _Waits(tx),
         attempts=[_attempt(found, row[22]) for found in tx.rows(ATTEMPTS, (task_id,))],
         history=[_entry(found) for found in tx.rows(HISTORY, (task_id,))],
     )
@@ -91,7 +93,9 @@ def finished(tx: Transaction, task_id: str) -> tuple[bool, Finished | None]:
 def tasks(tx: Transaction, wanted: TaskFilter) -> list[TaskInfo]:
     where = list(conditions(wanted))
     sql = TASK + (" WHERE " + " AND ".join(text for text, _ in where) if where else "") + " ORDER BY seq DESC LIMIT ?"
-    return [_info(row) for row in tx.rows(sql, [*(value for _, values in where for value in values), wanted.limit])]
+    waits = _Waits(tx)
+    rows = tx.all(sql, [*(value for _, values in where for value in values), wanted.limit])
+    return [_info(row, waits) for row in rows]
 
 
 def events(tx: Transaction, *, after: int, since: datetime | None, task_id: str | None, limit: int) -> list[EventInfo]:
@@ -118,24 +122,45 @@ def conditions(wanted: TaskFilter) -> Iterator[tuple[str, list[Any]]]:
         yield "quarantined = ?", [int(wanted.quarantined)]
 
 
-def _info(row: Row, attempts: list[AttemptInfo] | None = None, history: list[HistoryEntry] | None = None) -> TaskInfo:
+def _info(
+    row: Row, waits: "_Waits", attempts: list[AttemptInfo] | None = None, history: list[HistoryEntry] | None = None
+) -> TaskInfo:
     return TaskInfo(
         id=row[0], name=row[1], queue=row[2], status=TaskStatus(row[3]), priority=row[4], attempt=row[5],
         max_attempts=row[6], crash_count=row[7], lost_count=row[8], fence=row[9], worker_id=row[10],
         created_at=moment(row[11]), run_at=moment(row[12]), started_at=moment_or_none(row[13]),
         finished_at=moment_or_none(row[14]), error_code=row[15], error_message=_message(row[15], row[16], row[22]),
-        waiting_for=row[17] or _waiting_for(row), quarantined=bool(row[18]),
+        waiting_for=waits.of(row), quarantined=bool(row[18]),
         progress=_progress(row[20], row[22]), attempts=attempts or [], history=history or [],
     )  # fmt: skip
 
 
-def _waiting_for(row: Row) -> str | None:
-    """Every task that is not running says what it waits for (P2)."""
-    if row[3] != TaskStatus.PENDING:
-        return None
-    if row[21]:
-        return f"its queue {row[2]}, {row[21]}"
-    return "a free slot" if row[19] is None else f"its time, {moment(row[19]):%Y-%m-%d %H:%M:%S} UTC"
+class _Waits:
+    """What tasks that are not running wait for: every one of them says it (P2). Who is alive is asked at most once."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._alive: list[living.Served] | None = None
+
+    def of(self, row: Row) -> str | None:
+        if row[3] != TaskStatus.PENDING:
+            return None
+        if row[17]:
+            return str(row[17])
+        if row[21]:
+            return f"its queue {row[2]}, {row[21]}"
+        return self._worker(row[2], row[1]) if row[19] is None else f"its time, {moment(row[19]):%Y-%m-%d %H:%M:%S} UTC"
+
+    def _worker(self, queue: str, name: str) -> str:
+        if self._alive is None:
+            self._alive = [served for _, served in living.served(self._tx)]
+        if not self._alive:
+            return "a worker; none is running"
+        if not any(name in served.names for served in self._alive):
+            return f"a worker that knows {name}; of {len(self._alive)} running none does"
+        if not any(served.covers(queue, name) for served in self._alive):
+            return f"a worker for its queue {queue}; of {len(self._alive)} running none takes {name} from it"
+        return "a free slot"
 
 
 def _message(code: str | None, message: str | None, policy: str | None) -> str | None:

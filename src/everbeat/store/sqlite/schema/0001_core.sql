@@ -211,6 +211,14 @@ CREATE TABLE everbeat_clock (
     steady_since_mono INTEGER NOT NULL
 );
 
+-- Names of waiting tasks that no living worker knows, and since when somebody has been looking.
+CREATE TABLE everbeat_unknown (
+    name       TEXT PRIMARY KEY,
+    boot_id    TEXT    NOT NULL,
+    since_mono INTEGER NOT NULL,
+    seen_mono  INTEGER NOT NULL
+) WITHOUT ROWID;
+
 -- Who does what only one worker needs to do. A lease, never a lock: a frozen holder loses it.
 CREATE TABLE everbeat_roles (
     role       TEXT PRIMARY KEY,
