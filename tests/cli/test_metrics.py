@@ -73,6 +73,7 @@ def until(condition: Callable[[], object]) -> None:
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("NFR-008")
 def test_every_metric_is_named_and_says_what_it_means(everbeat: Command, store: Store, url: str) -> None:
     ended = everbeat("metrics", "--db", url)
 
@@ -82,6 +83,7 @@ def test_every_metric_is_named_and_says_what_it_means(everbeat: Command, store: 
     assert all(described.values())
 
 
+@pytest.mark.proves("AC-015")
 def test_facts_of_the_store_are_counted(everbeat: Command, store: Store, hand: HandWorker, url: str) -> None:
     send(store)
     send(store)

@@ -101,6 +101,7 @@ def test_orphans_come_page_by_page_so_that_what_is_left_alone_hides_nothing(stor
     assert store.orphans(limit=2, after=third[-1]) == []
 
 
+@pytest.mark.proves("FR-019", "FR-021", "FR-022")
 def test_a_recovery_is_written_with_actor_reason_attempt_and_event(store: Store) -> None:
     (taken,) = orphaned(store, "a")
     orphan = Orphan(claim=taken, cause=Cause.LOST, evidence="worker gone lost its lock")
@@ -255,6 +256,7 @@ def test_reports_come_back_as_they_were_saved_newest_first(store: Store) -> None
     assert store.reports(limit=1) == [REPORT]
 
 
+@pytest.mark.proves("NFR-010")
 def test_a_report_reads_as_in_the_seed() -> None:
     assert REPORT.to_report() == (
         "=== Queue Recovery Report ===\n"

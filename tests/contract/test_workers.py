@@ -28,6 +28,7 @@ def test_a_registered_worker_is_alive_and_known_with_all_it_said(store: Store) -
     assert (worker.silent_for_us, worker.held) == (0, 0)
 
 
+@pytest.mark.proves("FR-034")
 def test_a_beat_ends_the_silence(store: Store, clock: VirtualClock) -> None:
     register(store, "w1")
     clock.advance(31)
@@ -92,6 +93,7 @@ def test_a_task_held_under_an_old_fence_is_not_held(store: Store) -> None:
 # -- gone -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("FR-045", "FR-047", "AC-008")
 def test_death_by_proof_is_declared_once(store: Store) -> None:
     register(store, "w1")
 
@@ -158,6 +160,7 @@ def test_a_role_has_one_holder_until_its_lease_runs_out(open_store: OpenStore, c
     assert here.take_role("reaper", "w1", lease_us=5 * SECOND) is False
 
 
+@pytest.mark.proves("FR-049")
 @pytest.mark.parametrize("end", ["retire", "die"])
 def test_a_role_is_free_as_soon_as_its_holder_is_gone(store: Store, end: str) -> None:
     register(store, "w1")

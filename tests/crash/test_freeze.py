@@ -191,6 +191,7 @@ def test_when_every_worker_stood_still_nobody_is_declared_dead(make_yard: MakeYa
     assert not yard.events("task.recovered")
 
 
+@pytest.mark.proves("FR-054")
 def test_a_store_that_nobody_could_write_for_long_has_lost_nothing_and_accuses_nobody(make_yard: MakeYard) -> None:
     yard = make_yard(**FAST)
     workers = [yard.worker(ready=False), yard.worker()]

@@ -432,7 +432,7 @@ class Yard:
         """Whoever recovers a dead worker removes its journal, too."""
         kept = self.path / "journals"
         kept.mkdir(exist_ok=True)
-        for path in self.store.state_directory.glob("*.journal"):
+        for path in (self.path / "yard.db.d").glob("*.journal"):  # the store itself may be damaged
             with suppress(FileNotFoundError):
                 (kept / path.name).write_bytes(path.read_bytes())
 

@@ -23,6 +23,7 @@ def decide(orphan: Orphan, policy: RecoveryPolicy = PLAIN) -> Verdict:
 # -- may it run again? ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("FR-017", "AC-005")
 @pytest.mark.parametrize(
     ("cause", "code"),
     [
@@ -241,6 +242,7 @@ policies = st.builds(
 )
 
 
+@pytest.mark.proves("FR-016", "AC-004")
 @given(
     policies,
     st.sampled_from(["retry", "fail", "pending"]),

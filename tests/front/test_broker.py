@@ -72,6 +72,7 @@ def test_the_tasks_of_a_worker_declared_dead_can_be_failed(app: Everbeat, task: 
     assert handle.info().error_code == "WORKER_CRASHED"
 
 
+@pytest.mark.proves("FR-055")
 def test_a_heartbeat_registers_an_unknown_worker(app: Everbeat) -> None:
     broker = app.get_broker().sync
     assert broker.is_worker_alive("mine") is False

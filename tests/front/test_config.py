@@ -26,6 +26,7 @@ from everbeat.secrecy import masked
 # -- recovery ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("FR-015", "FR-033", "FR-038", "FR-041")
 def test_the_defaults_of_recovery_are_those_of_the_specification() -> None:
     assert dataclasses.asdict(RecoveryConfig()) == {
         "auto_requeue_stale_claimed": True,
@@ -62,6 +63,7 @@ TIGHT = {"runner_heartbeat_interval_ms": 1_000, "claimer_heartbeat_interval_ms":
 WIDE = {"running_stale_threshold_ms": 7_200_000, "claimed_stale_threshold_ms": 3_600_000}
 
 
+@pytest.mark.proves("FR-032", "FR-037", "FR-040")
 @pytest.mark.parametrize(
     ("field", "low", "high", "others"),
     [

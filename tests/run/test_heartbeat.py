@@ -1,11 +1,13 @@
 """A worker tells the store that it lives, as long as its dispatcher does."""
 
+import pytest
 from tests.run.stage import SimulatedWorker, Stage
 from tests.words import enqueue
 
 from everbeat.report.log import Reporter
 from everbeat.run.heartbeat import Heartbeat
 from everbeat.run.resources import Resources
+from everbeat.run.service import Service
 from everbeat.store.interface import Flush
 
 
@@ -26,6 +28,7 @@ def claim_unnoticed(worker: SimulatedWorker) -> None:
     worker.store.flush(Flush(worker_id=worker.id, room=room))
 
 
+@pytest.mark.proves("FR-031", "FR-035", "FR-036", "AC-006")
 def test_every_claim_is_beaten_for_until_its_end_is_committed(stage: Stage) -> None:
     worker = stage.worker(processes=1)
     task = enqueue(stage.store)
@@ -165,3 +168,20 @@ def test_a_beat_brings_a_picture_of_the_worker_every_half_minute(stage: Stage) -
         heartbeat.tick()
 
     assert pictures(stage) == [(0, 0), (1, 0)]
+
+
+@pytest.mark.proves("FR-051", "FR-052")
+def test_a_heartbeat_that_can_not_be_written_is_tried_again_and_ends_nobody(stage: Stage) -> None:
+    worker = stage.worker(processes=1)
+    service = Service(worker.heartbeat, Reporter(), retry_seconds=0.1)
+    worker.turn()
+    worker.beat_line.is_down = True
+    stage.clock.advance(5)
+
+    waits = [service._turn() for _ in range(3)]
+    worker.beat_line.is_down = False
+    waits.append(service._turn())
+
+    assert waits[:3] == [0.1, 0.1, 0.1]
+    assert waits[3] == worker.config.runner_heartbeat_interval_ms / 1000
+    assert silence(stage, worker) == 0

@@ -49,6 +49,7 @@ def test_a_freed_lock_is_acted_on_at_the_next_look(stage: Stage) -> None:
     assert stage.task(task).lost_count == 1
 
 
+@pytest.mark.proves("FR-039", "FR-042", "FR-043", "AC-007")
 def test_silence_is_judged_after_the_threshold_and_not_before(stage: Stage) -> None:
     frozen, judge = stage.worker("frozen", processes=1, **QUICK), stage.worker("judge", **QUICK)
     task = running(stage, frozen)
@@ -62,6 +63,7 @@ def test_silence_is_judged_after_the_threshold_and_not_before(stage: Stage) -> N
     assert stage.status(task) == ["PENDING"]
 
 
+@pytest.mark.proves("FR-044")
 def test_a_frozen_worker_whose_lock_is_held_has_its_running_tasks_taken_at_their_word(stage: Stage) -> None:
     frozen, judge = stage.worker("frozen", processes=1, **QUICK), stage.worker("judge", **QUICK)
     task = enqueue(stage.store)

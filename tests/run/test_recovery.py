@@ -129,6 +129,7 @@ def left_behind(stage: Stage) -> SimulatedWorker:
     return dead
 
 
+@pytest.mark.proves("FR-048")
 def test_the_files_of_a_worker_that_is_gone_and_owns_nothing_are_removed(stage: Stage) -> None:
     left_behind(stage)
     heir = stage.worker("heir")

@@ -159,6 +159,7 @@ def test_a_part_is_undone_alone(database: Database) -> None:
     assert count(database) == 2
 
 
+@pytest.mark.proves("FR-053")
 def test_whoever_holds_the_write_lock_is_named(database: Database, other: SQLiteStore) -> None:
     with (
         other.database.write(),

@@ -16,12 +16,16 @@ from everbeat.run.replay import has_spool
 from everbeat.store.interface import Store
 
 
-def tidy(store: Store) -> None:
+def tidy(store: Store) -> list[str]:
+    """The names of the lock files that were removed, each with its journal."""
+    removed: list[str] = []
     for path in sorted(store.state_directory.glob("worker-*.lock")):
         with seize(path) as worker_id, suppress(OSError):  # another user's
             if worker_id is not None and not has_spool(path) and not _is_needed(store, worker_id, path):
                 path.with_suffix(".journal").unlink(missing_ok=True)
                 path.unlink(missing_ok=True)
+                removed.append(path.name)
+    return removed
 
 
 def lost_commits(store: Store) -> list[str]:

@@ -87,7 +87,7 @@ class Reaper:
                 self._store, after_ms=self._unknown_after_ms, check_interval_ms=self._config.check_interval_ms,
                 reporter=self._reporter,
             )  # fmt: skip
-            self._recovery.tidy()
+            self._recovery.tidy(self._reporter)
         self._version = version
 
     def _is_time_to_judge(self) -> bool:

@@ -32,6 +32,7 @@ from everbeat.model.recovery import (
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim
 from everbeat.model.worker import Host, WorkerInfo, WorkerStatus
+from everbeat.report.log import Reporter
 from everbeat.run import leftovers
 from everbeat.run.findings import Findings
 from everbeat.run.journal import Journal
@@ -164,9 +165,11 @@ class Recovery:
         orphans = lapsed(self._store, workers, healthy_for_us=self._store.healthy_for_us())
         self._recover([orphan for orphan in orphans if self._may_touch(orphan.claim)], findings, try_again=True)
 
-    def tidy(self) -> None:
+    def tidy(self, reporter: Reporter | None = None) -> None:
         """Remove the files of workers that are gone and own nothing."""
-        leftovers.tidy(self._store)
+        removed = leftovers.tidy(self._store)
+        if removed and reporter is not None:
+            reporter.say("files.removed", files=removed)
 
     def _pages(self, dead: Sequence[WorkerInfo]) -> Iterator[list[Claim]]:
         after = None

@@ -62,7 +62,7 @@ class Startup:
         findings.undecided = recovery.undecided(self.store.workers(alive_only=True))
         report = findings.report(started_at, recovery.now())
         self.store.save_report(report, actor=self.actor)
-        recovery.tidy()
+        recovery.tidy(self.reporter)
         self.reporter.recovered(report)
         return report
 
