@@ -18,6 +18,7 @@ import pytest
 import everbeat.errors
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Outcome
+from everbeat.run.child import EXIT_NOT_STARTED
 from everbeat.run.crew import Crew
 from everbeat.run.deadline import boot_us
 from everbeat.run.journal import Journal
@@ -724,6 +725,28 @@ def test_a_child_that_nobody_listens_to_any_more_ends_without_a_word(
 
     assert (child.returncode, child.stderr) == (0, b"")
     for end in (tasks, unread, theirs, leash):
+        end.close()
+
+
+def test_a_child_of_a_worker_that_goes_on_under_another_id_leaves_without_a_word(
+    open_yard: Callable[..., Yard], tmp_path: Path
+) -> None:
+    yard = open_yard()
+    (tasks, unread), (outcomes, theirs) = channel(), channel()
+    leash = Leash()
+    plan = ChildPlan(
+        slot=0, kind=SYNC, task_fd=unread.fileno(), outcome_fd=theirs.fileno(), leash_fd=leash.fd,
+        server_pid=os.getpid(), target="basic:app", imports=(),
+        kit=Kit(str(tmp_path / "gone.lock"), str(yard.journal.path), 1.0),
+    )  # fmt: skip
+
+    child = subprocess.run(
+        [sys.executable, "-m", "everbeat.run.child", msgspec.json.encode(plan).decode()],
+        pass_fds=(unread.fileno(), theirs.fileno(), leash.fd), capture_output=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+
+    assert (child.returncode, child.stderr) == (EXIT_NOT_STARTED, b"")
+    for end in (tasks, unread, outcomes, theirs, leash):
         end.close()
 
 

@@ -74,8 +74,7 @@ def live(plan: ChildPlan, app: RunnableApp) -> None:
     write_lines_at_once()
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)  # a crash in C code says where it happened
-    lock_child_byte(Path(plan.kit.lock_path), plan.slot)
-    journal = Journal.open(Path(plan.kit.journal_path))
+    journal = _enter_service(plan)
     inbox = Inbox(adopt(plan.task_fd), msgspec.msgpack.Decoder(ToChild))
     outcomes = adopt(plan.outcome_fd)
     teller = Teller(outcomes)
@@ -91,6 +90,15 @@ def live(plan: ChildPlan, app: RunnableApp) -> None:
     _start_up(app.hooks.child_start, child.wait_for, outcomes)
     child.serve()
     _shut_down(app.hooks.child_stop, child.wait_for)
+
+
+def _enter_service(plan: ChildPlan) -> Journal:
+    """Lock our byte and open the journal of the worker that ordered us; leave if it has gone on under another id."""
+    try:
+        lock_child_byte(Path(plan.kit.lock_path), plan.slot)
+        return Journal.open(Path(plan.kit.journal_path))
+    except FileNotFoundError:
+        os._exit(EXIT_NOT_STARTED)
 
 
 def _set_up_log(kit: Kit) -> None:
