@@ -80,13 +80,11 @@ class Reaper:
             self._peers = self._store.workers(alive_only=True)
             if report is not None:
                 self._reporter.recovered(report)
-        end_expired(self._store, self._config, self._reporter)
+        end_expired(self._store, self._config)
         if is_judge:
             self._mended = self._store.mend_turns(self._mended)
-            refuse_unknown(
-                self._store, after_ms=self._unknown_after_ms, check_interval_ms=self._config.check_interval_ms,
-                reporter=self._reporter,
-            )  # fmt: skip
+            interval = self._config.check_interval_ms
+            refuse_unknown(self._store, after_ms=self._unknown_after_ms, check_interval_ms=interval)
             self._recovery.tidy(self._reporter)
         self._version = version
 
