@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench import recovering
 from bench.tasks import read
 from bench.yard import Yard, family, until, yard
 
@@ -158,6 +159,13 @@ MEASURES = [
     Measure("enqueue to result", "ms", "", round_trip, "lower"),
     Measure("child death to restart", "ms", "p95 under 100", child_death, "lower"),
     Measure("kill -9 of a worker to restart elsewhere", "ms", "p95 under 1,000", worker_death, "lower"),
+    Measure("10,000 orphans recovered", "s", "under 1", recovering.ten_thousand_orphans, "lower"),
+    Measure("1,000,000 orphans recovered", "s", "under 30", recovering.million_orphans, "lower"),
+    Measure("longest enqueue while orphans are recovered", "ms", "under 200", recovering.held_up_by_recovery, "lower"),
+    Measure("stale workers among 1,000,000 RUNNING tasks", "ms", "p95 under 10", recovering.stale_workers, "lower"),
+    Measure("start of a worker, 10,000 tasks, half orphans", "s", "under 2", recovering.start_up, "lower"),
+    Measure("integrity check, for each GB", "s", "under 10", recovering.integrity_check, "lower"),
+    Measure("heartbeats of 1,000 running tasks", "% of a core", "under 1", recovering.heartbeats, "lower"),
     Measure("idle CPU, 2 slots", "% of a core", "under 1", idle_cpu, "lower"),
     Measure("idle memory (PSS), 2 slots", "MB", "under 80", idle_memory, "lower"),
 ]

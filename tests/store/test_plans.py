@@ -15,6 +15,7 @@ from everbeat.store.sqlite.store import SQLiteStore
 from everbeat.store.verbs import (
     commanding,
     counting,
+    doubting,
     expiring,
     living,
     looking,
@@ -29,6 +30,7 @@ from everbeat.store.verbs import (
 
 READY, DUE, OWNED = "everbeat_tasks_ready", "everbeat_tasks_due", "everbeat_tasks_owned"
 BY_SEQ = "SEARCH everbeat_tasks USING INTEGER PRIMARY KEY (rowid=?)"
+EACH_SEQ = "SCAN json_each VIRTUAL TABLE INDEX 1:"
 BY_ID = "SEARCH everbeat_tasks USING INDEX sqlite_autoindex_everbeat_tasks_1 (id=?)"
 
 PLANS = {
@@ -51,6 +53,15 @@ PLANS = {
     owning.STANDING: ["SEARCH everbeat_workers USING PRIMARY KEY (id=?)"],
     recovering.NEXT_OWNER: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id>?)"],
     recovering.OWNED_BY: [f"SEARCH t USING INDEX {OWNED} (worker_id=? AND rowid>?)"],
+    recovering.ADD_HISTORY: [BY_SEQ, "LIST SUBQUERY 1", EACH_SEQ],
+    **{
+        statement + recovering.UNCANCELLED + recovering.AMONG: [BY_SEQ, "LIST SUBQUERY 1", EACH_SEQ]
+        for change, statement in owning.ENDING_WHERE.items()
+        if change in recovering.TOGETHER
+    },
+    recovering.OWNED_IDS: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id=?)"],
+    recovering.COUNT_OWNED: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id=?)"],
+    doubting.FAR_FUTURE: [f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>?)"],
     recovering.CLAIMED_BY: [f"SEARCH t USING INDEX {OWNED} (worker_id=?)"],
     stopping.REQUESTED_OF: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id=?)"],
     recovering.IS_GONE: ["SEARCH everbeat_workers USING PRIMARY KEY (id=?)"],

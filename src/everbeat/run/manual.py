@@ -106,7 +106,7 @@ def detect_stale_workers(store: Store, recovery: RecoveryConfig) -> list[StaleWo
         StaleWorker(
             worker_id=worker.id,
             last_heartbeat=worker.last_beat_at,
-            task_ids=[claim.id for claim in store.owned_by(worker.id, limit=LISTED)],
+            task_ids=store.owned_ids(worker.id, limit=LISTED),
         )
         for worker in store.workers(alive_only=True)
         if not _is_alive(worker, recovery)

@@ -246,6 +246,10 @@ class SQLiteStore(SQLiteSite, Keeping, Checks):
         with self.database.read() as tx:
             return recovering.owned_by(tx, worker_id, limit=limit)
 
+    def owned_ids(self, worker_id: str, *, limit: int) -> list[str]:
+        with self.database.read() as tx:
+            return recovering.owned_ids(tx, worker_id, limit=limit)
+
     def count_owned(self, worker_id: str) -> int:
         with self.database.read() as tx:
             return recovering.count_owned(tx, worker_id)

@@ -51,7 +51,7 @@ UPDATE everbeat_tasks
        dispatch_count = dispatch_count + :dispatches, solo = max(solo, :solo), quarantined = :quarantined,
        error_code = coalesce(:error_code, error_code), error_message = coalesce(:error_message, error_message),
        error = coalesce(:error, error), progress = CASE WHEN :finished_at IS NULL THEN NULL ELSE progress END
- WHERE fence = :fence AND worker_id IS :worker_id AND status IN ({{sources}})"""
+ WHERE fence = :fence AND +worker_id IS :worker_id AND status IN ({{sources}})"""
 
 ENDING_WHERE = {
     change: ENDED.format(sources=", ".join(f"'{state}'" for state in sorted(OWNED.intersection(sources(change)))))

@@ -55,6 +55,10 @@ OWNED_BY = f"""
 SELECT {CLAIM_COLUMNS} FROM everbeat_tasks t
  WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.worker_id IS ? AND t.seq > ? ORDER BY t.seq LIMIT ?"""
 
+OWNED_IDS = """
+SELECT id FROM everbeat_tasks
+ WHERE status IN ('CLAIMED', 'RUNNING') AND worker_id = ? ORDER BY seq LIMIT ?"""
+
 # A beat in the future is as good as none: nobody of this boot can have written it.
 SILENT_OWNERS = """
 SELECT id FROM everbeat_workers
@@ -77,10 +81,11 @@ TOGETHER = (Change.RECOVER, Change.ABANDON)
 UNCANCELLED = " AND cancel_requested_at IS NULL"
 """One whose end was asked for after it was read is another class, and ends otherwise."""
 
-# Primary key: which tasks, in the three statements below and in ENDING_WHERE.
+# Primary key: which tasks, in the three statements below and in ENDING_WHERE. The plus keeps SQLite from going through
+# everbeat_tasks_owned as well.
 AMONG = " AND seq IN (SELECT value FROM json_each(:seqs))"
 OWNED_AS_DECIDED = (
-    "FROM everbeat_tasks WHERE fence = :fence AND worker_id IS :worker_id AND status IN ('CLAIMED', 'RUNNING')" + AMONG
+    "FROM everbeat_tasks WHERE fence = :fence AND +worker_id IS :worker_id AND status IN ('CLAIMED', 'RUNNING')" + AMONG
 )
 
 ADD_HISTORY = f"""
@@ -105,6 +110,7 @@ SELECT :now, :event, id, worker_id,
 SAVE_REPORT = "INSERT INTO everbeat_recovery_reports (at, actor, report) VALUES (?, ?, ?)"
 REPORTS = "SELECT report FROM everbeat_recovery_reports ORDER BY id DESC LIMIT ?"
 
+STATUSES = {status.value: status for status in TaskStatus}
 MANY, FEW = 100, 10
 """Of a class of more than that many all are stored, and so few told to whoever listens here: nobody reads a million."""
 NOTHING = ""
@@ -137,6 +143,10 @@ def count_owned(tx: Transaction, worker_id: str | None) -> int:
 
 def owned_by(tx: Transaction, worker_id: str, *, limit: int) -> list[Claim]:
     return [_claim(row) for row in tx.all(OWNED_BY, (worker_id, 0, limit))]
+
+
+def owned_ids(tx: Transaction, worker_id: str, *, limit: int) -> list[str]:
+    return [task_id for (task_id,) in tx.all(OWNED_IDS, (worker_id, limit))]
 
 
 def recover(
@@ -296,7 +306,7 @@ def _superseded(tx: Transaction, claim: Claim) -> Superseded:
 
 def _claim(row: Row) -> Claim:
     return Claim(
-        seq=row[0], id=row[1], name=row[2], queue=row[3], fence=row[4], status=TaskStatus(row[5]), attempt=row[6],
+        seq=row[0], id=row[1], name=row[2], queue=row[3], fence=row[4], status=STATUSES[row[5]], attempt=row[6],
         free_attempts=row[7], crash_count=row[8], lost_count=row[9], dispatch_count=row[10], solo=bool(row[11]),
         policy=row[12], args=b"", worker_id=row[13], exclusive_key=row[14],
         cancel_requested=bool(row[15]),
