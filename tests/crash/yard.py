@@ -348,7 +348,8 @@ class Yard:
             written = (self.path / "ledger").read_text()
         except FileNotFoundError:
             return []
-        lines = [line.split(" ") for line in written.splitlines()]
+        whole, _, _ = written.rpartition("\n")  # a line over two pages of the file can be seen half
+        lines = [line.split(" ") for line in whole.splitlines()]
         return [Line(int(at), int(pid), task, name, int(n), int(f), word) for at, pid, task, name, n, f, word in lines]
 
     def starts(self, task_id: str) -> list[Line]:

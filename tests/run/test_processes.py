@@ -156,6 +156,29 @@ def test_an_async_process_serves_on_while_the_one_before_it_has_not_ended(stage:
 # -- a limited size ---------------------------------------------------------------------------------------------------
 
 
+def test_a_process_that_is_to_be_replaced_goes_when_what_it_had_left_was_taken_back(stage: Stage) -> None:
+    worker = stage.worker(processes=1, max_tasks=3)
+    worker.learn("add")
+    tasks = [enqueue(stage.store) for _ in range(4)]
+    worker.get_up()
+    first = worker.crew.children[1].pid
+
+    worker.crew.run(1)
+    worker.turn()
+    stage.clock.advance(0.021)
+    worker.turn(2)
+    worker.crew.get_ready()
+    worker.turn()
+
+    assert worker.crew.children[1].pid != first
+    for _ in range(3):
+        worker.crew.run(1)
+        worker.turn()
+        worker.crew.get_ready()
+        worker.turn()
+    assert stage.status(*tasks) == ["COMPLETED"] * 4
+
+
 def test_a_process_that_a_task_left_too_large_is_replaced(stage: Stage) -> None:
     worker = stage.worker(processes=1, max_memory=1000)
     tasks = [enqueue(stage.store) for _ in range(3)]

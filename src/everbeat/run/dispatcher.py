@@ -194,6 +194,8 @@ class Dispatcher:
 
     def wait_us(self) -> int:
         """For how long nothing needs to be done unless somebody speaks."""
+        if self.keeper.has_news:
+            return 0
         now = self.clock.mono_us()
         return max(0, min(self._alarms(), default=now + 60_000_000) - now)
 
@@ -550,6 +552,8 @@ class Dispatcher:
             if other is None or not self._send(other, [flight.claim], now):
                 self._settle(flight.claim, _give_back(flight.claim, reason))
             self.journal.release(flight.entry)
+        if slot.is_retiring and not slot.queue and slot.state is SlotState.READY:
+            self._let_process_go(slot)
 
     def _heed_spool(self, now: int) -> None:
         """While outcomes can not be kept any more, what has not begun had better not begin (PROTOCOL 30)."""

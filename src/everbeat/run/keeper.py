@@ -44,6 +44,11 @@ class Keeper:
 
     # The dispatcher's side.
 
+    @property
+    def has_news(self) -> bool:
+        """Something was heard in the dispatcher's place, and will not be heard again."""
+        return bool(self._early)
+
     def collect(self) -> list[News]:
         """What has happened to the processes."""
         if not self._early:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WRITE_BYTE = 120
+LOOKS = 3
+"""The table is read page by page: a line is passed over when others before it go away meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,17 +32,21 @@ def find_blocker(database: Path) -> Blocker | None:
     """The process that holds the write lock now; None if nobody does or the kernel does not say."""
     try:
         shm = os.stat(f"{database}-shm")
-        table = Path("/proc/locks").read_text()
+        place = f"{os.major(shm.st_dev):02x}:{os.minor(shm.st_dev):02x}:{shm.st_ino}"
+        pid = next((pid for _ in range(LOOKS) if (pid := _holder(Path("/proc/locks").read_text(), place))), None)
     except OSError:
         return None
-    place = f"{os.major(shm.st_dev):02x}:{os.minor(shm.st_dev):02x}:{shm.st_ino}"
+    return None if pid is None else Blocker(pid=pid, state=_state_of(pid))
+
+
+def _holder(table: str, place: str) -> int | None:
     for line in table.splitlines():
         words = line.split()
         if "->" in words or words[1] != "POSIX" or words[3] != "WRITE" or words[5] != place:
             continue
         end = WRITE_BYTE if words[7] == "EOF" else int(words[7])
         if int(words[6]) <= WRITE_BYTE <= end and int(words[4]) > 0:  # no pid: it lives in another namespace
-            return Blocker(pid=int(words[4]), state=_state_of(int(words[4])))
+            return int(words[4])
     return None
 
 
