@@ -583,17 +583,13 @@ def test_a_child_that_was_never_started_can_be_killed(open_yard: Callable[..., Y
     assert (died.pid, died.status, died.was_ready) == (0, None, False)
 
 
-def test_a_child_that_can_not_lock_its_byte_does_not_start(
-    capfd: pytest.CaptureFixture[str], open_yard: Callable[..., Yard]
-) -> None:
-    yard = open_yard()
+def test_a_child_that_can_not_lock_its_byte_does_not_start(yard: Yard) -> None:
     yard.lock.path.rename(yard.lock.path.with_suffix(".away"))
     yard.crew.spawn(0, SYNC)
 
     died = yard.next(Died)
 
     assert (died.status, died.was_ready) == (70, False)
-    assert "FileNotFoundError" in capfd.readouterr().err
 
 
 # The fork server

@@ -511,7 +511,7 @@ def test_the_cancelled_task_of_a_dead_worker_is_cancelled_by_whoever_recovers_it
     assert stage.status(task) == ["CANCELLED"]
     assert report is not None
     assert [(told.task_id, told.action) for told in report.recovered_tasks] == [(task, "cancelled")]
-    assert stage.events()[-1] == "task.recovered"
+    assert stage.events().count("task.recovered") == 1
     assert stage.task(task).history[-1].actor == "system/recovery"
 
 
