@@ -22,27 +22,27 @@ from dataclasses import dataclass, replace
 
 from everbeat.clock import Clock
 from everbeat.crashpoint import crash_point
-from everbeat.decide.finish import finish_for, timed_out
 from everbeat.decide.pace import Pace
-from everbeat.decide.recover import WORKER_STOPPED, recovery_for
 from everbeat.decide.room import ASYNC_SLOT, OWN_PROCESS, Room
-from everbeat.decide.stop import Step, cancelled_by_force, cancelled_unbegun
+from everbeat.decide.stop import Step, cancelled_unbegun
 from everbeat.errors import StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy, Settlement, Superseded, Unsettled, Verdict
-from everbeat.model.state import Change, TaskStatus
-from everbeat.model.task import Claim, Outcome, TaskError
+from everbeat.model.recovery import Cause, RecoveryPolicy, Verdict
+from everbeat.model.state import TaskStatus
+from everbeat.model.task import Claim, Outcome
 from everbeat.run.crew import Crew
 from everbeat.run.deadline import HeldLease
-from everbeat.run.failure import RESULT_INVALID
 from everbeat.run.journal import Journal
 from everbeat.run.keeper import Keeper
 from everbeat.run.meter import Meter
 from everbeat.run.news import AppFailed, AppReady, ChildReady, Died, Finished, News, Reported
+from everbeat.run.refusals import Entered, Refusals
 from everbeat.run.resources import resident
 from everbeat.run.slot import Flight, Slot, Slots, SlotState, Staffing
 from everbeat.run.stops import Stops, Watched
+from everbeat.run.tally import Tally
+from everbeat.run.verdicts import Verdicts, cause_of, give_back
 from everbeat.run.wire import ChildKind, InterruptKind
 from everbeat.run.words import how_it_died
 from everbeat.store.interface import Ending, Flush, Flushed, Held, Report, Store
@@ -69,35 +69,6 @@ class Draining:
         return self.killed and now > self.give_up_at + INTERRUPT_GRACE_US + HOPELESS_US
 
 
-@dataclass(slots=True)
-class Tally:
-    """What this worker did so far, for its log and its tests."""
-
-    completed: int = 0
-    failed: int = 0
-    retried: int = 0
-    refused: int = 0
-    flushes: int = 0
-    store_errors: int = 0
-    last_error: str | None = None
-    largest_flush: int = 0
-    away_since: int | None = None
-    """Since when the store takes nothing from us."""
-
-    def count(self, endings: Sequence[Ending], settlements: Sequence[Settlement]) -> None:
-        self.flushes += 1
-        self.away_since = None
-        self.largest_flush = max(self.largest_flush, len(endings))
-        for ending, settlement in zip(endings, settlements, strict=True):
-            change = ending.verdict.change
-            if isinstance(settlement, Superseded):
-                self.refused += ending.outcome is not None
-            elif not isinstance(settlement, Unsettled):
-                self.completed += change is Change.COMPLETE
-                self.retried += change is Change.RETRY
-                self.failed += change is Change.FAIL
-
-
 class Dispatcher:
     def __init__(
         self,
@@ -122,10 +93,9 @@ class Dispatcher:
         self.keeper = keeper
         self.journal = journal
         self.staffing = staffing
-        self.recovery = recovery
+        self.verdicts = Verdicts(worker_id=worker_id, hostname=hostname, policy=recovery, jitter=jitter)
         self.lease = lease
         self.clock = clock
-        self.jitter = jitter
         self.resident = resident
         self.pace = Pace(deepest=staffing.frame_depth)
         self.tally = Tally()
@@ -139,7 +109,7 @@ class Dispatcher:
         """What is ours and can not be ended, because the store takes nothing of it."""
         self._leased: dict[tuple[int, int], tuple[Claim, Slot]] = {}
         """What is held and has an exclusive key."""
-        self._told_refused: set[tuple[str | None, str]] = set()
+        self._refusals = Refusals(worker_id)
         self.is_fenced = False
         self.is_displaced = False
         """The store is not the one that we entered (PROTOCOL 8): nothing is written to it, outcomes are kept."""
@@ -148,7 +118,7 @@ class Dispatcher:
         self.turns = 0
         self._hungry = True
         self._found_all = False
-        self._endings: list[tuple[Ending, int | None]] = []
+        self._endings: list[Entered] = []
         self._events: list[Event] = []
         self._reports: dict[tuple[int, int, bool], Report] = {}
         self._due_at: int | None = None
@@ -234,7 +204,7 @@ class Dispatcher:
         self._draining = Draining(give_up_at=now + timeout_us)
         for slot in self.slots.values():
             if slot.waiting is not None:
-                self._settle(slot.waiting, _give_back(slot.waiting, "its worker stops"))
+                self._settle(slot.waiting, give_back(slot.waiting, "its worker stops"))
                 slot.waiting = None
                 self._end_process(slot)
             self._give_back_unread(slot, now, "its worker stops")
@@ -329,6 +299,7 @@ class Dispatcher:
             slot.state, self._hungry = SlotState.READY, True
 
     def _take_outcomes(self, slot: Slot, outcomes: Iterable[tuple[int, int, int, Outcome]], now: int) -> None:
+        was_told = self._draining is not None and self._draining.interrupted
         for _, seq, fence, outcome in outcomes:
             flight = slot.remove((seq, fence), now)
             if flight is None:
@@ -340,7 +311,8 @@ class Dispatcher:
             self.pace.saw(claim.name, outcome.ended_at - outcome.began_at)
             if self.meter is not None:
                 self.meter.ran(claim.name, (outcome.ended_at - outcome.began_at) / 1e6)
-            self._settle(claim, self._verdict(claim, outcome, slot), outcome=outcome, pid=slot.pid, entry=flight.entry)
+            verdict = self.verdicts.on_outcome(claim, outcome, slot.pid, was_told=was_told)
+            self._settle(claim, verdict, outcome=outcome, pid=slot.pid, entry=flight.entry)
 
     def _take_reports(self, slot: Slot, reports: Iterable[tuple[int, int, str | None]]) -> None:
         """The last word of each run that is still going on."""
@@ -350,20 +322,13 @@ class Dispatcher:
                 report = Report(claim=flight.claim, pid=slot.pid or 0, progress=progress)
                 self._reports[seq, fence, progress is None] = report
 
-    def _verdict(self, claim: Claim, outcome: Outcome, slot: Slot) -> Verdict:
-        was_told = self._draining is not None and self._draining.interrupted  # or it raised that by itself
-        if was_told and outcome.error is not None and outcome.error.code == WORKER_STOPPED:
-            evidence = f"interrupted: worker {self.worker_id} on {self.hostname} stopped (process {slot.pid})"
-            return self._recovery(claim, Cause.STOPPED, evidence)
-        return finish_for(claim, outcome, jitter=self.jitter())
-
     def _bury(self, slot: Slot, death: Died, now: int) -> None:
         self._take_outcomes(slot, death.outcomes, now)
         for key in death.unread:
             flight = slot.remove(key, now)
             if flight is not None:
                 self._settle(
-                    flight.claim, _give_back(flight.claim, "its process died before taking it"), entry=flight.entry
+                    flight.claim, give_back(flight.claim, "its process died before taking it"), entry=flight.entry
                 )
         if death.overdue:
             slot.ends_because = self._lease_is_over(death.pid)
@@ -372,12 +337,14 @@ class Dispatcher:
         for flight in slot.queue.values():
             watched = self.stops.forget(slot, flight.key, now)
             if watched is not None and watched.was_killed:
-                verdict = self._killed(watched, f"process {death.pid} on {self.hostname}")
+                verdict = self.verdicts.on_kill(watched, death.pid)
             else:
-                verdict = self._recovery(flight.claim, _cause(slot, death, flight in begun, len(begun)), evidence)
+                verdict = self.verdicts.on_end(
+                    flight.claim, cause_of(slot, death, flight in begun, len(begun)), evidence
+                )
             self._settle(flight.claim, verdict, pid=death.pid, entry=flight.entry)
         if slot.waiting is not None:
-            self._settle(slot.waiting, self._recovery(slot.waiting, Cause.NEVER_BEGAN, evidence))
+            self._settle(slot.waiting, self.verdicts.on_end(slot.waiting, Cause.NEVER_BEGAN, evidence))
         expected = slot.state is SlotState.DYING or death.overdue
         if not expected:
             facts = {"slot": slot.number, "pid": death.pid, "status": death.status, "tasks": len(begun)}
@@ -390,16 +357,8 @@ class Dispatcher:
         pause = RESTART_US[min(slot.short_lives, len(RESTART_US) - 1)]
         slot.restart_at = now + pause if self.slots.needs_another(slot) else None
 
-    def _killed(self, watched: Watched, where: str) -> Verdict:
-        if watched.why is InterruptKind.CANCEL:
-            return cancelled_by_force(where)
-        return timed_out(watched.flight.claim, where, jitter=self.jitter())
-
     def _has_begun(self, flight: Flight) -> bool:
         return self.journal.begun_ns(flight.entry, flight.claim.seq, flight.claim.fence) is not None
-
-    def _recovery(self, claim: Claim, cause: Cause, evidence: str) -> Verdict:
-        return recovery_for(Orphan(claim=claim, cause=cause, evidence=evidence), self.recovery, jitter=self.jitter())
 
     def _settle(
         self, claim: Claim, verdict: Verdict, *, outcome: Outcome | None = None, pid: int | None = None,
@@ -550,7 +509,7 @@ class Dispatcher:
                 continue
             other = None if self._starts_nothing or slot.kind is not ChildKind.SYNC else self.slots.idle(now)
             if other is None or not self._send(other, [flight.claim], now):
-                self._settle(flight.claim, _give_back(flight.claim, reason))
+                self._settle(flight.claim, give_back(flight.claim, reason))
             self.journal.release(flight.entry)
         if slot.is_retiring and not slot.queue and slot.state is SlotState.READY:
             self._let_process_go(slot)
@@ -621,7 +580,9 @@ class Dispatcher:
             self.lease.answered(sent_at)
         self._retries, self._retry_at = 0, 0
         self._endings, self._events, self._reports = [], [], {}
-        self._let_go(self._set_aside(endings, flushed) if flushed.refused else endings)
+        if flushed.refused:
+            endings = self._set_aside(endings, flushed)
+        self._let_go(endings)
         self.tally.count(wanted.endings, flushed.settlements)
         if self.meter is not None:
             self.meter.flushed(len(wanted.endings) + len(flushed.started) + len(flushed.claims))
@@ -654,28 +615,15 @@ class Dispatcher:
             self.is_displaced = True
         return flushed
 
-    def _set_aside(
-        self, endings: Sequence[tuple[Ending, int | None]], flushed: Flushed
-    ) -> list[tuple[Ending, int | None]]:
-        """An outcome that can not be stored is a failure of its task. If not even that can be stored, the task stays
-        ours, is beaten for and never run again, until somebody sees to it; the rest is returned."""
-        for refusal in flushed.refused:
-            if (refusal.task_id, refusal.error) not in self._told_refused:
-                self._told_refused.add((refusal.task_id, refusal.error))
-                facts = {"error": refusal.error}
-                refused = Event(name=event.ROW_REFUSED, task_id=refusal.task_id, worker_id=self.worker_id, facts=facts)
-                self._events.append(refused)
-        settled: list[tuple[Ending, int | None]] = []
-        for (ending, entry), settlement in zip(endings, flushed.settlements, strict=True):
-            if not isinstance(settlement, Unsettled):
-                settled.append((ending, entry))
-            elif ending.outcome is not None:
-                verdict = _unstorable(ending.claim, settlement.error)
-                self._settle(ending.claim, verdict, pid=ending.pid, entry=entry)
-            else:
-                key = ending.claim.seq, ending.claim.fence
-                self._stuck[key] = self._held.pop(key)
-        return settled
+    def _set_aside(self, endings: Sequence[Entered], flushed: Flushed) -> list[Entered]:
+        """What the store has refused; the rest is returned."""
+        self._events += self._refusals.news(flushed)
+        found = self._refusals.sort(endings, flushed)
+        self._endings += found.again
+        for ending, _ in found.stuck:
+            key = ending.claim.seq, ending.claim.fence
+            self._stuck[key] = self._held.pop(key)
+        return found.settled
 
     def _store_failed(self, error: StoreUnavailable, now: int) -> None:
         self.tally.store_errors += 1
@@ -713,7 +661,7 @@ class Dispatcher:
     def _start_own(self, slot: Slot, claim: Claim, started: Sequence[Claim], now: int) -> None:
         slot.waiting = None
         if claim not in started or not self._send(slot, [claim], now):
-            self._settle(claim, _give_back(claim, "it could not be started"))
+            self._settle(claim, give_back(claim, "it could not be started"))
             self._end_process(slot)
 
     def _give_own_process(self, claim: Claim, now: int) -> None:
@@ -727,7 +675,7 @@ class Dispatcher:
             self._held[claim.seq, claim.fence] = claim, slot
         if not self._send(slot, claims, now):
             for claim in claims:
-                self._settle(claim, _give_back(claim, "its process could take no more"))
+                self._settle(claim, give_back(claim, "its process could take no more"))
 
     # -- draining ---------------------------------------------------------------------------------------------------
 
@@ -771,23 +719,3 @@ class Dispatcher:
 def _as_held(claim: Claim, slot: Slot) -> Held:
     role = "claimer" if claim.status is TaskStatus.CLAIMED else "runner"
     return Held(task_id=claim.id, fence=claim.fence, role=role, pid=slot.pid or 0)
-
-
-def _give_back(claim: Claim, reason: str) -> Verdict:
-    return Verdict(change=Change.HAND_BACK, reason=reason, billed=False, solo=claim.solo)
-
-
-def _unstorable(claim: Claim, why: str) -> Verdict:
-    error = TaskError(code=RESULT_INVALID, message=f"its outcome could not be stored: {why}")
-    return Verdict(change=Change.FAIL, reason=error.message, error=error, solo=claim.solo)
-
-
-def _cause(slot: Slot, death: Died, has_begun: bool, begun: int) -> Cause:
-    ends_for = Cause.LEASE_LOST if death.overdue else slot.ends_for
-    if ends_for is not None:
-        return ends_for if has_begun else Cause.NEVER_BEGAN
-    if death.status is None:
-        return Cause.LOST if has_begun else Cause.NEVER_BEGAN
-    if has_begun:
-        return Cause.CRASHED if begun == 1 else Cause.NEIGHBOUR
-    return Cause.NEVER_BEGAN if begun else Cause.DISPATCH_DIED

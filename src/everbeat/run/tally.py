@@ -1,0 +1,37 @@
+"""What a worker did so far."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from everbeat.model.recovery import Settlement, Superseded, Unsettled
+from everbeat.model.state import Change
+from everbeat.store.interface import Ending
+
+
+@dataclass(slots=True)
+class Tally:
+    """For its log, its state and its tests."""
+
+    completed: int = 0
+    failed: int = 0
+    retried: int = 0
+    refused: int = 0
+    flushes: int = 0
+    store_errors: int = 0
+    last_error: str | None = None
+    largest_flush: int = 0
+    away_since: int | None = None
+    """Since when the store takes nothing from us."""
+
+    def count(self, endings: Sequence[Ending], settlements: Sequence[Settlement]) -> None:
+        self.flushes += 1
+        self.away_since = None
+        self.largest_flush = max(self.largest_flush, len(endings))
+        for ending, settlement in zip(endings, settlements, strict=True):
+            change = ending.verdict.change
+            if isinstance(settlement, Superseded):
+                self.refused += ending.outcome is not None
+            elif not isinstance(settlement, Unsettled):
+                self.completed += change is Change.COMPLETE
+                self.retried += change is Change.RETRY
+                self.failed += change is Change.FAIL
