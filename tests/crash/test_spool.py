@@ -26,6 +26,7 @@ def finished_in_vain(yard: Yard, worker: Worker) -> tuple[list[str], Running]:
     yard.open("go")
     yard.until(lambda: sorted(kept(yard, worker)) == sorted(ids), "their outcomes are in the spool")
     assert {yard.status(task_id) for task_id in ids} == {TaskStatus.RUNNING}
+    yard.until(lambda: f"store blocked by pid {stranger.pid}" in worker.said(), "the worker says who is in the way")
     return ids, stranger
 
 

@@ -394,7 +394,7 @@ class Life:
 
     def _look_for_changes(self) -> None:
         """The slow poll under the bell; and, now and then, a look at processes that do not answer."""
-        self._tell_of_spool()
+        self._tell_of_outage()
         if not self._stands():
             return
         try:
@@ -432,8 +432,10 @@ class Life:
                 self._serve(loop)
         return stands
 
-    def _tell_of_spool(self) -> None:
+    def _tell_of_outage(self) -> None:
         """While the store is away this is the only place where it can be said."""
+        if self.dispatcher.store_away_us:
+            self._reporter.store_unavailable("dispatcher", StoreUnavailable(self.dispatcher.tally.last_error or ""))
         trouble = self._keeper.spool.trouble
         if trouble != self._told_trouble and trouble is not None:
             self._reporter.warn(event.SPOOL_FULL, reason=trouble, kept=len(self._keeper.spool))
