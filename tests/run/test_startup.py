@@ -583,3 +583,28 @@ def a_stranger(stage: Stage) -> Any:
         host = replace(ME, boot_id=a_worker("x").host.boot_id)
 
     return Stranger()
+
+
+def test_one_poison_row_among_many_is_found_and_the_others_are_recovered(stage: Stage) -> None:
+    register(stage.store, "gone")
+    with stage.store.database.write() as tx:
+        tx.run(
+            "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 3000) "
+            "INSERT INTO everbeat_tasks (id, name, queue, priority, args, status, created_at, run_at, fence, worker_id,"
+            " attempt, policy) "
+            "SELECT 'many-' || n, 'add', 'default', 100, x'5b5d', 'RUNNING', 1, 1, 1, 'gone', 1, ? FROM n",
+            (AGAIN,),
+        )
+        tx.run("UPDATE everbeat_tasks SET attempt = 'many' WHERE id = 'many-2500'")
+        tx.run("UPDATE everbeat_tasks SET cancel_requested_at = 1 WHERE id = 'many-2700'")
+    poison(stage, "many-2345")
+    stage.store.declare_dead("gone", reason="its lock is free", cause="proof")
+
+    report = a_startup(stage).run()
+
+    with stage.store.database.read() as tx:
+        left = tx.all("SELECT id, status FROM everbeat_tasks WHERE status <> 'PENDING' ORDER BY seq")
+    assert left == [("many-2345", "RUNNING"), ("many-2500", "RUNNING"), ("many-2700", "CANCELLED")]
+    assert (report.orphaned_tasks_found, report.successful_recoveries, report.failed_recoveries) == (3000, 2998, 2)
+    assert report.dead_workers == []
+    assert stage.store.orphans(limit=10, after=None)[0].id == "many-2345"

@@ -13,6 +13,7 @@ from everbeat.model.worker import QueueSetting
 from everbeat.store.interface import Flush
 from everbeat.store.sqlite.store import SQLiteStore
 from everbeat.store.verbs import (
+    classes,
     commanding,
     counting,
     doubting,
@@ -53,11 +54,11 @@ PLANS = {
     owning.STANDING: ["SEARCH everbeat_workers USING PRIMARY KEY (id=?)"],
     recovering.NEXT_OWNER: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id>?)"],
     recovering.OWNED_BY: [f"SEARCH t USING INDEX {OWNED} (worker_id=? AND rowid>?)"],
-    recovering.ADD_HISTORY: [BY_SEQ, "LIST SUBQUERY 1", EACH_SEQ],
+    classes.ADD_HISTORY: [BY_SEQ, "LIST SUBQUERY 1", EACH_SEQ],
     **{
-        statement + recovering.UNCANCELLED + recovering.AMONG: [BY_SEQ, "LIST SUBQUERY 1", EACH_SEQ]
+        statement + classes.UNCANCELLED + classes.AMONG: [BY_SEQ, "LIST SUBQUERY 1", EACH_SEQ]
         for change, statement in owning.ENDING_WHERE.items()
-        if change in recovering.TOGETHER
+        if change in classes.TOGETHER
     },
     recovering.OWNED_IDS: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id=?)"],
     recovering.COUNT_OWNED: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id=?)"],

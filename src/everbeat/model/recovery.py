@@ -41,6 +41,19 @@ class Orphan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanClass:
+    """Tasks of one owner that differ in nothing the decision asks for (PROTOCOL 39)."""
+
+    claim: Claim
+    """What they have in common."""
+    count: int
+    last: int
+    """The highest seq among them."""
+    seqs: str
+    """Which they are, as the store wrote it down and takes it back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPolicy:
     """The part of RecoveryConfig that decides about tasks."""
 

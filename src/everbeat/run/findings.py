@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from everbeat.model.integrity import Checkpoint, IntegrityResult
-from everbeat.model.recovery import DeadWorker, Orphan, RecoveredTask, RecoveryReport, Undecided, Verdict
+from everbeat.model.recovery import DeadWorker, Orphan, OrphanClass, RecoveredTask, RecoveryReport, Undecided, Verdict
 from everbeat.model.task import Claim, TaskPolicy
 from everbeat.model.worker import WorkerInfo
 
@@ -33,11 +33,21 @@ class Findings:
         return bool(self.dead or self.listed)
 
     @property
+    def is_full(self) -> bool:
+        """Whether no more tasks are listed."""
+        return len(self.listed) >= LISTED
+
+    @property
     def tasks(self) -> int:
         return len(self.listed) + self.more_recovered + self.more_failed
 
     def recovered(self, orphan: Orphan, verdict: Verdict) -> None:
         self._tell(orphan.claim, verdict, error=None)
+
+    def recovered_class(self, orphans: OrphanClass) -> None:
+        """Counted, not listed."""
+        self.by_owner[orphans.claim.worker_id] += orphans.count
+        self.more_recovered += orphans.count
 
     def failed(self, claim: Claim, verdict: Verdict | None, error: str, *, is_news: bool) -> None:
         self.unrecovered[claim.seq, claim.fence] = error
@@ -46,7 +56,7 @@ class Findings:
 
     def _tell(self, claim: Claim, verdict: Verdict | None, *, error: str | None) -> None:
         self.by_owner[claim.worker_id] += 1
-        if len(self.listed) < LISTED:
+        if not self.is_full:
             self.listed.append(_told(claim, verdict, error))
         elif error is None:
             self.more_recovered += 1

@@ -8,6 +8,7 @@ whether code began (PROTOCOL 20); where it can not be believed, RUNNING is taken
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from everbeat.clock import Clock, SystemClock
@@ -20,6 +21,7 @@ from everbeat.model.recovery import (
     Cause,
     Leased,
     Orphan,
+    OrphanClass,
     Progress,
     RecoveryPolicy,
     RecoveryReport,
@@ -133,7 +135,7 @@ class Recovery:
         """In batches, each a transaction so short that nobody waits long for it. What could not be recovered is told
         once; `try_again` says whether it is tried this time."""
         self.has_leased = False
-        limit, after, total = FIRST, None, 0
+        limit, after, total, has_masses = FIRST, None, 0, False
         owners: dict[str, WorkerInfo] = {}
         marks = _Marks(self)
         while found := self._store.orphans(limit=limit, after=after):
@@ -146,9 +148,45 @@ class Recovery:
             self._recover(self._orphans(wanted, owners, marks), findings, try_again=try_again)
             limit = next_batch(limit, self._clock.mono_us() - began)
             if tell:
-                tell(Progress(stage="orphans", done=findings.tasks + findings.left_alone, total=total))
+                _tell(tell, total, findings)
+            if findings.is_full and not has_masses:
+                has_masses = True
+                limit = self._recover_masses(findings, owners, marks, limit, tell and partial(_tell, tell, total))
         self._given_up = dict(findings.unrecovered)
         self._note_degraded()
+
+    def _recover_masses(
+        self, findings: Findings, owners: dict[str, WorkerInfo], marks: "_Marks", limit: int,
+        tell: Callable[[Findings], None] | None,
+    ) -> int:  # fmt: skip
+        """Nobody lists these any more: decide about each class of them, and let the store write it (PROTOCOL 39). What
+        it can not write so is left for the way task by task; so are owners whose journal tells their tasks apart."""
+        for worker_id in self._store.gone_owners():
+            owner, after = owners.get(worker_id or ""), 0
+            if owner is not None and marks.of(owner) is not None:
+                continue
+            while found := self._store.orphan_classes(worker_id, after=after, limit=limit):
+                after = max(orphans.last for orphans in found)
+                began = self._clock.mono_us()
+                decided = [
+                    (orphans, verdict)
+                    for orphans in found
+                    if self._may_touch(orphans.claim) and (verdict := self._verdict_on(orphans, owner))
+                ]
+                written = self._store.recover_classes(decided) if decided else []
+                for (orphans, _), is_done in zip(decided, written, strict=True):
+                    if is_done:
+                        findings.recovered_class(orphans)
+                limit = next_batch(limit, self._clock.mono_us() - began)
+                if tell:
+                    tell(findings)
+        return limit
+
+    def _verdict_on(self, orphans: OrphanClass, owner: WorkerInfo | None) -> Verdict | None:
+        claim = orphans.claim
+        cause = Cause.NEVER_BEGAN if claim.status is TaskStatus.CLAIMED else Cause.LOST
+        orphan = Orphan(claim=claim, cause=cause, evidence=_evidence(owner, claim))
+        return None if flaw_of(claim) else recovery_for(orphan, self._policy, jitter=self._jitter())
 
     def would_recover(self, findings: Findings) -> None:
         """Decide as `recover_orphans` does, and write nothing. The dead of these findings are not declared dead yet."""
@@ -264,6 +302,10 @@ class Recovery:
         if facts is None or (facts.worker_id, facts.boot_id) != (owner.id, owner.host.boot_id):
             return None
         return facts.begun
+
+
+def _tell(tell: Tell, total: int, findings: Findings) -> None:
+    tell(Progress(stage="orphans", done=findings.tasks + findings.left_alone, total=total))
 
 
 class _Marks:

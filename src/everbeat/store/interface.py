@@ -16,7 +16,7 @@ from everbeat.decide.room import Room
 from everbeat.model.event import Event, EventInfo
 from everbeat.model.integrity import Checkpoint, IntegrityResult, Rescue
 from everbeat.model.order import Order
-from everbeat.model.recovery import Orphan, RecoveryReport, Settlement, Verdict
+from everbeat.model.recovery import Orphan, OrphanClass, RecoveryReport, Settlement, Verdict
 from everbeat.model.retention import Bite, Cut, Kept
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Enqueued, Finished, LateOutcome, NewTask, Outcome, TaskInfo
@@ -364,6 +364,18 @@ class Store(Site, Protocol):
     def count_owned(self, worker_id: str) -> int: ...
 
     def count_orphans(self) -> int: ...
+
+    def gone_owners(self) -> list[str | None]:
+        """Who owns anything and is dead, stopped, unknown or nobody."""
+
+    def orphan_classes(self, owner: str | None, *, after: int, limit: int) -> list[OrphanClass]:
+        """The next so many tasks of one owner, by class. Without those that hold an exclusive key or are to be
+        cancelled, which are seen to alone."""
+
+    def recover_classes(
+        self, verdicts: Sequence[tuple[OrphanClass, Verdict]], *, actor: str = "system/recovery"
+    ) -> list[bool]:
+        """Apply a verdict to all tasks of a class, or, if one of them has moved or can not be written, to none."""
 
     def take_role(self, role: str, worker_id: str, *, lease_us: int) -> bool:
         """Hold a role for the whole store until the lease runs out (PROTOCOL 3)."""

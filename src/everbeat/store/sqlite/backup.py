@@ -14,7 +14,6 @@ Things that do not work: copying or renaming the file of a store that is in use.
 the log by its name, which is then the log of the new store (PROTOCOL 11).
 """
 
-import json
 import os
 import sqlite3
 import time
@@ -26,11 +25,12 @@ from pathlib import Path
 
 from everbeat.errors import EverbeatError, StoreUnavailable
 from everbeat.model import event
+from everbeat.model.event import Event
 from everbeat.store.interface import Backup, Restored
 from everbeat.store.sqlite import migrate
 from everbeat.store.sqlite.blocker import users_of
 from everbeat.store.sqlite.connection import COPY_PAGES, SIDE_FILES, Database, Progress, connect
-from everbeat.store.verbs.records import ADD_EVENT
+from everbeat.store.verbs.records import ADD_EVENT, event_row
 
 PATIENCE = 30.0
 TRIES = 3
@@ -244,7 +244,7 @@ def _make_ready(part: Path, origin: Path, actor: str) -> tuple[str, int]:
         for statement in FORGET:
             connection.execute(statement)
         facts = {"backup": str(origin), "actor": actor, "previous_store_id": before}
-        connection.execute(ADD_EVENT, (now, event.STORE_RESTORED, None, None, json.dumps(facts)))
+        connection.execute(ADD_EVENT, event_row(now, Event(name=event.STORE_RESTORED, facts=facts)))
         (orphans,) = connection.execute(OWNED).fetchone()
         connection.execute("COMMIT")
     return store_id, orphans

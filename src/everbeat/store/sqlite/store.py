@@ -16,7 +16,7 @@ from everbeat.clock import Clock, SystemClock
 from everbeat.errors import StoreUnavailable, TaskNotFound
 from everbeat.model.event import Event, EventInfo
 from everbeat.model.order import Order
-from everbeat.model.recovery import Adopted, Leased, Orphan, RecoveryReport, Settled, Settlement, Verdict
+from everbeat.model.recovery import Adopted, Leased, Orphan, OrphanClass, RecoveryReport, Settled, Settlement, Verdict
 from everbeat.model.state import TaskStatus, target
 from everbeat.model.task import Claim, Enqueued, Finished, LateOutcome, NewTask, TaskInfo
 from everbeat.model.worker import NewWorker, Standing, WorkerInfo, WorkerState
@@ -32,6 +32,7 @@ from everbeat.store.sqlite.site import SQLiteSite
 from everbeat.store.transaction import Kind, RowRefused, Transaction
 from everbeat.store.verbs import (
     carefully,
+    classes,
     commanding,
     counting,
     expiring,
@@ -271,6 +272,22 @@ class SQLiteStore(SQLiteSite, Keeping, Checks):
         ends = zip(settlements, verdicts, strict=True)
         self._announce_ends(tx, ((settlement, orphan.claim, verdict) for settlement, (orphan, verdict) in ends))
         return settlements
+
+    def gone_owners(self) -> list[str | None]:
+        with self.database.read() as tx:
+            return recovering.gone_owners(tx)
+
+    def orphan_classes(self, owner: str | None, *, after: int, limit: int) -> list[OrphanClass]:
+        with self.database.read() as tx:
+            return classes.classes_of(tx, owner, after=after, limit=limit)
+
+    def recover_classes(
+        self, verdicts: Sequence[tuple[OrphanClass, Verdict]], *, actor: str = "system/recovery"
+    ) -> list[bool]:
+        with self.database.write("recover") as tx:
+            written = [classes.try_class(tx, orphans, verdict, actor) for orphans, verdict in verdicts]
+        self._ring_workers(None)
+        return written
 
     def role_holder(self, role: str) -> str | None:
         with self.database.read() as tx:

@@ -4,18 +4,14 @@
 repairs itself (PROTOCOL 2). Verdicts are written under the fence: a task that moved in the meantime is left alone. One
 that can not be written is undone alone and told; the rest of its batch is committed.
 
-Tasks that share verdict, owner and fence are written together, by one statement for the tasks and one each for their
-history, attempts and events (PROTOCOL 39). If one of them can not be, the class is halved until it stands alone.
+Tasks that share verdict, owner and fence are written together (classes.py).
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from everbeat.decide.liveness import MISSED_BEATS
-from everbeat.decide.measure import totals_of
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.recovery import (
@@ -28,15 +24,15 @@ from everbeat.model.recovery import (
     Unsettled,
     Verdict,
 )
-from everbeat.model.state import Change, TaskStatus, target
+from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim
 from everbeat.store.interface import StaleTask
 from everbeat.store.moments import moment_or_none
 from everbeat.store.transaction import Row, RowRefused, Transaction
-from everbeat.store.verbs import totals
-from everbeat.store.verbs.owning import ENDING_WHERE, NOW, end, ending_values
+from everbeat.store.verbs import classes
+from everbeat.store.verbs.owning import NOW, end
 from everbeat.store.verbs.queueing import Places
-from everbeat.store.verbs.records import Records, add_events, stored_error, text
+from everbeat.store.verbs.records import Records, add_events
 from everbeat.store.verbs.turns import hand_over
 
 CLAIM_COLUMNS = """t.seq, t.id, t.name, t.queue, t.fence, t.status, t.attempt, t.free_attempts, t.crash_count,
@@ -77,42 +73,9 @@ SELECT t.id, t.name, t.queue, t.status, t.worker_id, w.hostname, w.pid, t.starte
   FROM everbeat_tasks t LEFT JOIN everbeat_workers w ON w.id = t.worker_id
  WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.worker_id IS ? AND t.status = ?"""
 
-TOGETHER = (Change.RECOVER, Change.ABANDON)
-UNCANCELLED = " AND cancel_requested_at IS NULL"
-"""One whose end was asked for after it was read is another class, and ends otherwise."""
-
-# Primary key: which tasks, in the three statements below and in ENDING_WHERE. The plus keeps SQLite from going through
-# everbeat_tasks_owned as well.
-AMONG = " AND seq IN (SELECT value FROM json_each(:seqs))"
-OWNED_AS_DECIDED = (
-    "FROM everbeat_tasks WHERE fence = :fence AND +worker_id IS :worker_id AND status IN ('CLAIMED', 'RUNNING')" + AMONG
-)
-
-ADD_HISTORY = f"""
-INSERT INTO everbeat_history (task_id, at, actor, change, old_status, new_status, reason, attempt, fence, worker_id)
-SELECT id, :now, :actor, :change, status, :status, :reason, attempt, fence, worker_id
-{OWNED_AS_DECIDED}"""
-
-ADD_ATTEMPTS = f"""
-INSERT INTO everbeat_attempts (task_id, attempt, fence, outcome, will_retry, billed, started_at, finished_at,
-                               error_code, error_message, error, worker_id, hostname)
-SELECT id, attempt, fence, :error_code, :will_retry, :billed, started_at, :now, :error_code, :error_message, :error,
-       worker_id, (SELECT hostname FROM everbeat_workers WHERE id = :worker_id)
-{OWNED_AS_DECIDED} AND status = 'RUNNING'"""
-
-ADD_EVENTS = f"""
-INSERT INTO everbeat_events (at, name, task_id, worker_id, facts)
-SELECT :now, :event, id, worker_id,
-       json_object('name', name, 'attempt', attempt, 'action', :action, 'reason', :reason, 'code', :error_code,
-                   'cause', :cause)
-{OWNED_AS_DECIDED}"""
-
 SAVE_REPORT = "INSERT INTO everbeat_recovery_reports (at, actor, report) VALUES (?, ?, ?)"
 REPORTS = "SELECT report FROM everbeat_recovery_reports ORDER BY id DESC LIMIT ?"
 
-STATUSES = {status.value: status for status in TaskStatus}
-MANY, FEW = 100, 10
-"""Of a class of more than that many all are stored, and so few told to whoever listens here: nobody reads a million."""
 NOTHING = ""
 """Sorts before the id of every worker."""
 
@@ -132,8 +95,12 @@ def orphans(tx: Transaction, *, limit: int, after: Claim | None = None) -> list[
 
 
 def count_orphans(tx: Transaction) -> int:
-    owners: list[str | None] = [None, *_gone_owners(tx, NOTHING)]
-    return sum(count_owned(tx, owner) for owner in owners)
+    return sum(count_owned(tx, owner) for owner in gone_owners(tx))
+
+
+def gone_owners(tx: Transaction) -> list[str | None]:
+    """Who owns anything and is dead, stopped, unknown or nobody."""
+    return [None, *_gone_owners(tx, NOTHING)]
 
 
 def count_owned(tx: Transaction, worker_id: str | None) -> int:
@@ -153,13 +120,13 @@ def recover(
     tx: Transaction, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = RECOVERY_ACTOR
 ) -> list[Settlement]:
     """One settlement for each, in order."""
-    classes: dict[tuple[int, str | None, int], tuple[Verdict, list[Claim]]] = {}
+    alike: dict[tuple[int, str | None, int], tuple[Verdict, list[Claim]]] = {}
     for orphan, verdict in verdicts:
         claim = orphan.claim
-        classes.setdefault((id(verdict), claim.worker_id, claim.fence), (verdict, []))[1].append(claim)
+        alike.setdefault((id(verdict), claim.worker_id, claim.fence), (verdict, []))[1].append(claim)
     settled = {
         id(claim): settlement
-        for verdict, claims in classes.values()
+        for verdict, claims in alike.values()
         for claim, settlement in _recover_class(tx, claims, verdict, actor)
     }
     hand_over(tx, {orphan.claim.exclusive_key for orphan, _ in verdicts})
@@ -232,21 +199,16 @@ def _silent_owners(tx: Transaction, boot_id: str, silent_for_us: int, *, missed_
     return [owner for (owner,) in tx.all(SILENT_OWNERS, values)]
 
 
-class _Moved(Exception):
-    """Not all of a class are as they were when it was decided about."""
-
-
 def _recover_class(
     tx: Transaction, claims: Sequence[Claim], verdict: Verdict, actor: str
 ) -> Iterator[tuple[Claim, Settlement]]:
-    if len(claims) == 1 or verdict.change not in TOGETHER:
+    """If one of them can not be written with the others, the class is halved until it stands alone."""
+    if len(claims) == 1 or verdict.change not in classes.TOGETHER:
         yield from ((claim, _recover_one(tx, claim, verdict, actor)) for claim in claims)
         return
     try:
-        with tx.part():
-            if _end_all(tx, claims, verdict, actor) != len(claims):
-                raise _Moved
-    except (_Moved, RowRefused):
+        classes.end_together(tx, claims, verdict, actor)
+    except (classes.Moved, RowRefused):
         middle = len(claims) // 2
         yield from _recover_class(tx, claims[:middle], verdict, actor)
         yield from _recover_class(tx, claims[middle:], verdict, actor)
@@ -267,38 +229,6 @@ def _recover_one(tx: Transaction, claim: Claim, verdict: Verdict, actor: str) ->
     return Settled(task_id=claim.id, change=made if made is not verdict.change else None)
 
 
-def _end_all(tx: Transaction, claims: Sequence[Claim], verdict: Verdict, actor: str) -> int:
-    """End the ownerships of a class, with all that is recorded about it; how many."""
-    status, error = target(verdict.change), stored_error(verdict.error)
-    values = ending_values(tx, claims[0], verdict, error) | {
-        "seqs": json.dumps([claim.seq for claim in claims]),
-        "now": tx.now,
-        "actor": text(actor),
-        "change": verdict.change.value,
-        "reason": text(verdict.reason),
-        "will_retry": int(not status.is_terminal),
-        "billed": int(verdict.billed),
-        "event": event.TASK_QUARANTINED if verdict.quarantined else event.TASK_RECOVERED,
-        "action": verdict.action,
-        "cause": verdict.cause.value,
-    }
-    tx.run(ADD_HISTORY, values)
-    if verdict.error is not None:
-        tx.run(ADD_ATTEMPTS, values)
-    tx.run(ADD_EVENTS, values)
-    told = [_event(claim, verdict, values) for claim in claims[: len(claims) if len(claims) <= MANY else FEW]]
-    totals.add(tx, [replace(total, value=total.value * len(claims)) for total in totals_of(told[:1])])
-    tx.events += told
-    return tx.run(ENDING_WHERE[verdict.change] + UNCANCELLED + AMONG, values)
-
-
-def _event(claim: Claim, verdict: Verdict, values: dict[str, Any]) -> Event:
-    """As ADD_EVENTS stores it."""
-    facts = {"name": claim.name, "attempt": claim.attempt, "action": verdict.action, "reason": values["reason"],
-             "code": values["error_code"], "cause": values["cause"]}  # fmt: skip
-    return Event(name=values["event"], task_id=claim.id, worker_id=claim.worker_id, facts=facts)
-
-
 def _superseded(tx: Transaction, claim: Claim) -> Superseded:
     now = tx.one(NOW, (claim.seq,))
     return Superseded(task_id=claim.id, status=now[0] if now else "DELETED", by=now[1] if now else -1)
@@ -306,7 +236,7 @@ def _superseded(tx: Transaction, claim: Claim) -> Superseded:
 
 def _claim(row: Row) -> Claim:
     return Claim(
-        seq=row[0], id=row[1], name=row[2], queue=row[3], fence=row[4], status=STATUSES[row[5]], attempt=row[6],
+        seq=row[0], id=row[1], name=row[2], queue=row[3], fence=row[4], status=classes.STATUSES[row[5]], attempt=row[6],
         free_attempts=row[7], crash_count=row[8], lost_count=row[9], dispatch_count=row[10], solo=bool(row[11]),
         policy=row[12], args=b"", worker_id=row[13], exclusive_key=row[14],
         cancel_requested=bool(row[15]),

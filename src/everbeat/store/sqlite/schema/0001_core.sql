@@ -251,13 +251,6 @@ CREATE TABLE everbeat_subscriptions (
     seen_at INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- By whatever way an event is written, it waits for those who had subscribed by then.
-CREATE TRIGGER everbeat_events_wanted AFTER INSERT ON everbeat_events
-    WHEN EXISTS (SELECT 1 FROM everbeat_subscriptions WHERE event IN (NEW.name, '*'))
-BEGIN
-    UPDATE everbeat_events SET wanted = 1 WHERE id = NEW.id;
-END;
-
 -- Totals and moments that outlive the rows they were counted from.
 CREATE TABLE everbeat_metrics (
     name   TEXT NOT NULL,
