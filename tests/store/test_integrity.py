@@ -261,6 +261,8 @@ def test_an_index_that_can_not_be_rebuilt_is_healed_in_a_copy(path: Path, opened
     with closing(sqlite3.connect(copy)) as connection:
         assert connection.execute("SELECT count(*) FROM everbeat_tasks").fetchone() == (10,)
     assert path.read_bytes() == before
+    assert reopen(path, opened).rescue() == told
+    assert list(Path(f"{path}.d").glob("salvaged-*")) == [copy]
 
 
 def test_a_table_that_can_not_be_read_has_no_healed_copy(path: Path, opened: list[SQLiteStore]) -> None:

@@ -1,7 +1,8 @@
 """`everbeat worker`: start one, list them."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -14,7 +15,7 @@ from everbeat.cli import given, out, which
 from everbeat.cli.ends import FAILED, USAGE, Refused
 from everbeat.config import AppConfig, RecoveryConfig, broker_from_url, effective
 from everbeat.config.catalogue import RECOVERY_ENABLED
-from everbeat.model.recovery import RecoveryReport
+from everbeat.model.recovery import Progress, RecoveryReport
 from everbeat.model.worker import WorkerHeartbeatStatus, WorkerInfo, WorkerStatus
 from everbeat.report.text import Column, ago, banner, recovery_line, span
 from everbeat.run.cpus import usable_cpus
@@ -97,12 +98,31 @@ def start(
     )
     log.set_up(level=log_level, style=log_format)
     try:
-        code = run_worker(options, announce=_announce)
+        with _Bar() as bar:
+            code = run_worker(options, announce=bar.then(_announce), on_progress=bar.show)
     except AddressUnusable as error:
         raise Refused(f"--http: {error}") from error
     except AppUnusable as error:
         raise Refused(f"{target}: {error}", code=USAGE if error.kind in ("missing", "config") else FAILED) from error
     raise typer.Exit(code)
+
+
+class _Bar(ExitStack):
+    """How far the recovery is, on a terminal, from its first word to the banner."""
+
+    _stages: Callable[[str, int, int | None], None] | None = None
+
+    def show(self, progress: Progress) -> None:
+        if self._stages is None:
+            self._stages = self.enter_context(out.stages())
+        self._stages(progress.stage, progress.done, progress.total)
+
+    def then(self, announce: Callable[["Life", RecoveryReport | None], None]) -> Callable[..., None]:
+        def announced(life: "Life", report: RecoveryReport | None) -> None:
+            self.close()
+            announce(life, report)
+
+        return announced
 
 
 def _announce(life: "Life", report: RecoveryReport | None) -> None:

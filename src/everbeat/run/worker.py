@@ -43,7 +43,7 @@ from everbeat.run.lockfile import WorkerLock, this_host
 from everbeat.run.messenger import Messenger
 from everbeat.run.news import AppFacts, AppFailed
 from everbeat.run.reaper import Reaper
-from everbeat.run.recovery import Recovery
+from everbeat.run.recovery import Recovery, Tell
 from everbeat.run.resources import Resources
 from everbeat.run.service import Loop, Service
 from everbeat.run.signals import Signals
@@ -96,8 +96,10 @@ def run_worker(
     clock: Clock | None = None,
     reporter: Reporter | None = None,
     announce: Callable[["Life", RecoveryReport | None], None] = lambda life, report: None,
+    on_progress: Tell = lambda progress: None,
 ) -> int:
-    """Run until a signal or the end of a burst; the exit code. `announce` is told when a life is ready to work."""
+    """Run until a signal or the end of a burst; the exit code. `announce` is told when a life is ready to work,
+    `on_progress` how far the recovery before that is."""
     clock, reporter = clock or SystemClock(), reporter or Reporter()
     with Signals() as signals, ExitStack() as outer:
         window = Window(clock, reporter)
@@ -110,7 +112,7 @@ def run_worker(
         while facts := _await_app(crew, signals):
             lives += 1
             with ExitStack() as stack:
-                entry = Entry(options, crew, facts, clock, reporter, store_id)
+                entry = Entry(options, crew, facts, clock, reporter, store_id, on_progress)
                 begun = entry.begin_life(stack, signals, insist=lives > 1)
                 if begun is None:
                     return 0
@@ -149,6 +151,7 @@ class Entry:
     reporter: Reporter
     store_id: str | None
     """Of the store that this worker was in before."""
+    on_progress: Tell
 
     def begin_life(
         self, stack: ExitStack, signals: Signals, *, insist: bool
@@ -166,7 +169,7 @@ class Entry:
                         refuse_other_machines(life.store, self.clock, self.reporter, signals.are_silent_for)
                     if not signals.are_silent_for(0.0):
                         continue
-                    report = life.recover(first=not insist)
+                    report = life.recover(first=not insist, on_progress=self.on_progress)
                     life.register()
                     life.begin()
                 except StoreDamaged as error:
@@ -271,7 +274,7 @@ class Life:
         except OSError as error:
             raise StoreUnavailable(f"can not make the files of a worker in {directory}: {error.strerror}") from error
 
-    def recover(self, *, first: bool) -> RecoveryReport | None:
+    def recover(self, *, first: bool, on_progress: Tell) -> RecoveryReport | None:
         """See to the store and recover what others left, before anybody counts on us. A later life of this process has
         seen to the store already."""
         recovery, actor = self.config.recovery, f"startup/{self.worker_id}"
@@ -286,6 +289,7 @@ class Life:
             reporter=self._reporter,
             actor=actor,
             on_whole=self._subscribe,
+            on_progress=on_progress,
         ).run()
 
     def _subscribe(self) -> None:

@@ -75,27 +75,36 @@ def recovery_point(database: Database) -> str:
 
 
 def salvage(database: Database) -> Path | None:
-    """A whole copy in the side directory, if one can be made. VACUUM copies the indexes page by page, so a damaged one
-    is left behind only if the tables are copied row by row."""
+    """A whole copy in the side directory, if one can be made, and named by the state of the files it was made from.
+    VACUUM copies the indexes page by page, so a damaged one is left behind only if the tables are copied row by row."""
     try:
         directory = side.make_directory(side.directory_of(database.path), like=database.path)
         if shutil.disk_usage(directory).free < 2 * database.path.stat().st_size:
             return None
     except (StoreUnavailable, OSError):
         return None
+    copy = directory / f"salvaged-{_state(database.path)}.db"
+    if copy.exists():
+        return copy  # of the very same files: whoever is started again and again must not fill the disk
+    part = copy.with_suffix(".part")
     for way in (_vacuum, _copy_tables):
-        copy = directory / f"salvaged-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}.db"
+        part.unlink(missing_ok=True)
         try:
             with database.alone() as connection:
-                way(connection, copy)
-            os.chmod(copy, database.path.stat().st_mode & 0o660)
-            result = integrity.check(copy, budget=SALVAGE_SECONDS)
+                way(connection, part)
+            os.chmod(part, database.path.stat().st_mode & 0o660)
+            result = integrity.check(part, budget=SALVAGE_SECONDS)
+            if result.passed and result.complete:
+                return part.rename(copy)
         except (StoreUnavailable, sqlite3.Error, OSError):
-            result = None
-        if result is not None and result.passed and result.complete:
-            return copy
-        copy.unlink(missing_ok=True)
+            continue
+    part.unlink(missing_ok=True)
     return None
+
+
+def _state(path: Path) -> str:
+    found = [file.stat() for file in _files(path)]
+    return "-".join(f"{one.st_mtime_ns:x}" for one in found if one.st_size)
 
 
 def _vacuum(connection: sqlite3.Connection, copy: Path) -> None:
