@@ -96,3 +96,55 @@ def test_a_threshold_that_can_not_be_is_a_value_error(app: Everbeat, threshold: 
 def test_a_worker_name_that_can_not_be_is_a_value_error(app: Everbeat) -> None:
     with pytest.raises(ValueError, match="worker"):
         app.get_broker().sync.send_heartbeat("two words")
+
+
+# -- the whole recovery -----------------------------------------------------------------------------------------------
+
+
+def test_a_recovery_by_hand_is_that_of_a_starting_worker(app: Everbeat, task: Any, worker: Any) -> None:
+    handle = task.enqueue()
+    worker.claim()
+    broker = app.get_broker()
+    broker.sync.mark_worker_dead(worker.id)
+
+    would = asyncio.run(broker.recover(dry_run=True))
+    assert handle.status() is TaskStatus.RUNNING
+    report = asyncio.run(broker.recover())
+
+    assert (would.dry_run, report.dry_run) == (True, False)
+    assert [(one.task_id, one.action) for one in would.recovered_tasks] == [(handle.id, "failed")]
+    assert [(one.task_id, one.action) for one in report.recovered_tasks] == [(handle.id, "failed")]
+    assert handle.status() is TaskStatus.FAILED
+    assert report.integrity_check_passed is True
+    assert broker.last_report == report == broker.sync.last_report
+
+
+def test_the_last_report_is_that_of_the_store_until_somebody_recovers_here(app: Everbeat, task: Any) -> None:
+    task.enqueue()
+    assert app.get_broker().last_report is None
+
+    report = app.get_broker().sync.recover()
+
+    assert app.get_broker().last_report == report
+
+
+def test_integrity_and_log_can_be_asked_for_by_hand(app: Everbeat, task: Any) -> None:
+    task.enqueue()
+    broker = app.get_broker()
+
+    integrity = asyncio.run(broker.check_integrity())
+
+    assert (integrity.passed, integrity.errors, integrity.warnings) == (True, [], [])
+    assert (integrity.repair_attempted, integrity.repair_succeeded) == (False, False)
+    assert integrity.duration.total_seconds() > 0
+    assert asyncio.run(broker.checkpoint_wal()) > 0
+    assert broker.sync.checkpoint_wal() == 0
+
+
+def test_how_far_a_recovery_is_can_be_watched(app: Everbeat, task: Any) -> None:
+    task.enqueue()
+    stages: list[str] = []
+
+    app.get_broker().sync.recover(on_progress=lambda progress: stages.append(progress.stage))
+
+    assert stages == ["integrity", "checkpoint", "spools", "workers"]

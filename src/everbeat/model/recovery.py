@@ -306,7 +306,7 @@ class RecoveryReport:
             "failed_recoveries": self.failed_recoveries,
             "degraded": self.is_degraded,
         }
-        return json.dumps(said, default=_stamp)
+        return json.dumps(said, default=_exactly)
 
     @classmethod
     def from_json(cls, text: str) -> "RecoveryReport":
@@ -345,6 +345,10 @@ def _outcome(task: RecoveredTask) -> str:
 
 def _moment(text: str) -> datetime:
     return datetime.fromisoformat(text)
+
+
+def _exactly(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _stamp(moment: datetime) -> str:
