@@ -444,3 +444,24 @@ def test_ten_crashes_in_a_row_lose_nothing_and_quarantine_nobody(make_yard: Make
     assert len(info.attempts) == 9
     assert last_report(yard).integrity_check_passed is True
     assert last.stop() == 0
+
+
+def test_a_worker_that_is_told_to_stop_in_a_long_recovery_stops_and_the_next_one_finishes_it(yard: Yard) -> None:
+    """A hundred thousand orphans of a worker that is gone. None of them is run: nobody here knows their name."""
+    with yard.store.database.write() as tx:  # type: ignore[attr-defined]
+        tx.run(
+            "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 100000) "
+            "INSERT INTO everbeat_tasks (id, name, queue, priority, args, status, created_at, run_at, fence, worker_id,"
+            " attempt) "
+            "SELECT 'many-' || n, 'nobody.knows', 'default', 100, x'7b7d', 'CLAIMED', 1, 1, 1, 'gone', 0 FROM n"
+        )
+    first = yard.worker(ready=False)
+    yard.until_event("recovery.progress")
+
+    assert first.stop() == 0
+    assert not first.is_ready()
+    left = yard.query("SELECT count(*) FROM everbeat_tasks WHERE status = 'CLAIMED'")[0][0]
+    assert left > 0
+    second = yard.worker()
+    assert yard.query("SELECT status, count(*) FROM everbeat_tasks GROUP BY status") == [("PENDING", 100_000)]
+    assert second.stop() == 0

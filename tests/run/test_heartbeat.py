@@ -185,3 +185,21 @@ def test_a_heartbeat_that_can_not_be_written_is_tried_again_and_ends_nobody(stag
     assert waits[:3] == [0.1, 0.1, 0.1]
     assert waits[3] == worker.config.runner_heartbeat_interval_ms / 1000
     assert silence(stage, worker) == 0
+
+
+@pytest.mark.proves("NFR-003")
+def test_the_beats_of_many_tasks_are_one_transaction(stage: Stage) -> None:
+    worker = stage.worker(processes=1, async_slots=100)
+    for _ in range(100):
+        enqueue(stage.store, name="later")
+    worker.get_up()
+    worker.heartbeat.tick()
+    held, before = len(worker.holds()), worker.beat_line.commits
+    stage.clock.advance(30)
+    worker.turn()
+
+    worker.heartbeat.tick()
+
+    assert held >= 50
+    assert worker.beat_line.commits == before + 1
+    assert len(beats(stage)) == 2 * held

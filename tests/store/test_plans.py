@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from tests.words import a_room, a_task, register
 
+from everbeat.config import RecoveryConfig
 from everbeat.model.worker import QueueSetting
+from everbeat.run import manual
 from everbeat.store.interface import Flush
 from everbeat.store.sqlite.store import SQLiteStore
 from everbeat.store.verbs import (
@@ -255,6 +257,26 @@ def test_a_look_for_orphans_does_not_read_what_the_living_own(crowded: SQLiteSto
         assert crowded.orphans(limit=100) == []
 
     assert steps(crowded, look) <= FEW
+
+
+@pytest.mark.proves("NFR-004")
+def test_a_look_for_silent_workers_does_not_read_the_tasks_of_the_living(crowded: SQLiteStore) -> None:
+    def look() -> None:
+        assert manual.detect_stale_workers(crowded, RecoveryConfig()) == []
+
+    assert steps(crowded, look) <= FEW
+
+
+@pytest.mark.proves("NFR-001")
+def test_each_of_many_orphans_costs_the_same_few_steps(crowded: SQLiteStore) -> None:
+    """20,000 of one class: the share of each in what SQLite has to do."""
+    crowded.declare_dead("busy", reason="its lock is free", cause="proof")
+
+    def recover() -> None:
+        manual.recover(crowded, RecoveryConfig(integrity_check_on_startup=False))
+
+    assert steps(crowded, recover) * 100 / LOTS <= 1_000
+    assert crowded.orphans(limit=1) == []
 
 
 def test_a_look_at_the_living_workers_does_not_read_the_dead(store: SQLiteStore) -> None:

@@ -215,7 +215,10 @@ class Recovery:
             after = found[-1]
             yield found
         for worker in dead:
-            yield self._store.owned_by(worker.id, limit=self._store.count_owned(worker.id))
+            seen = 0
+            while owned := self._store.owned_by(worker.id, limit=FIRST, after=seen):
+                seen = owned[-1].seq
+                yield owned
 
     def _recover(self, orphans: Sequence[Orphan], findings: Findings, *, try_again: bool) -> None:
         decided = self._decided(orphans, findings, try_again=try_again)

@@ -26,7 +26,7 @@ from everbeat.decide.lease import Lease
 from everbeat.errors import ConfigError, StoreDamaged, StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.recovery import RecoveryReport
+from everbeat.model.recovery import Progress, RecoveryReport
 from everbeat.model.worker import NewWorker, QueueSetting
 from everbeat.report.log import Reporter
 from everbeat.run.crew import Crew
@@ -80,6 +80,10 @@ class WorkerOptions:
     log_format: str = "text"
     http: tuple[str, int] | None = None
     """Where /livez, /readyz and /metrics are served."""
+
+
+class StoppedMeanwhile(Exception):
+    """A signal came before we were ready."""
 
 
 class AppUnusable(Exception):
@@ -169,9 +173,11 @@ class Entry:
                         refuse_other_machines(life.store, self.clock, self.reporter, signals.are_silent_for)
                     if not signals.are_silent_for(0.0):
                         continue
-                    report = life.recover(first=not insist, on_progress=self.on_progress)
+                    report = life.recover(first=not insist, on_progress=self._unless_stopped(signals))
                     life.register()
                     life.begin()
+                except StoppedMeanwhile:
+                    continue
                 except StoreDamaged as error:
                     raise halted(site, error) from error
                 except StoreUnavailable as error:
@@ -183,6 +189,16 @@ class Entry:
                     return life, report
             signals.are_silent_for(RETRY_SECONDS)
         return None
+
+    def _unless_stopped(self, signals: Signals) -> Tell:
+        """A long recovery is left where it is when we are told to stop: whoever comes next finishes it."""
+
+        def tell(progress: Progress) -> None:
+            if not signals.are_silent_for(0.0):
+                raise StoppedMeanwhile
+            self.on_progress(progress)
+
+        return tell
 
 
 class Life:

@@ -348,7 +348,8 @@ class Store(Site, Protocol):
         """Owned tasks whose owner is dead, stopped or missing, in a fixed order. `after`: those that follow that one,
         so that what is left alone does not hide the rest."""
 
-    def owned_by(self, worker_id: str, *, limit: int = 1000) -> list[Claim]: ...
+    def owned_by(self, worker_id: str, *, limit: int = 1000, after: int = 0) -> list[Claim]:
+        """In the order of seq, from the one that follows `after`."""
 
     def recover(
         self, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = "system/recovery"

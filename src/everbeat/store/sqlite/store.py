@@ -243,9 +243,9 @@ class SQLiteStore(SQLiteSite, Keeping, Checks):
         with self.database.read() as tx:
             return recovering.orphans(tx, limit=limit, after=after)
 
-    def owned_by(self, worker_id: str, *, limit: int = 1000) -> list[Claim]:
+    def owned_by(self, worker_id: str, *, limit: int = 1000, after: int = 0) -> list[Claim]:
         with self.database.read() as tx:
-            return recovering.owned_by(tx, worker_id, limit=limit)
+            return recovering.owned_by(tx, worker_id, limit=limit, after=after)
 
     def owned_ids(self, worker_id: str, *, limit: int) -> list[str]:
         with self.database.read() as tx:

@@ -108,8 +108,8 @@ def count_owned(tx: Transaction, worker_id: str | None) -> int:
     return row[0] if row else 0
 
 
-def owned_by(tx: Transaction, worker_id: str, *, limit: int) -> list[Claim]:
-    return [_claim(row) for row in tx.all(OWNED_BY, (worker_id, 0, limit))]
+def owned_by(tx: Transaction, worker_id: str, *, limit: int, after: int = 0) -> list[Claim]:
+    return [_claim(row) for row in tx.all(OWNED_BY, (worker_id, after, limit))]
 
 
 def owned_ids(tx: Transaction, worker_id: str, *, limit: int) -> list[str]:
