@@ -82,6 +82,7 @@ def everything_shown(process: Command, ids: list[str]) -> str:
     return "".join(ended.out + ended.err for ended in shown)
 
 
+@pytest.mark.timeout(400)
 def test_no_secret_is_shown_by_any_command_event_or_log(
     vault: Everbeat, process: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
