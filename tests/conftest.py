@@ -3,6 +3,7 @@
 Every test in `contract/` takes `open_store` or `store`, so a second kind of store is one more parameter here.
 """
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,10 @@ from tests.words import VirtualClock
 
 from everbeat.store.interface import Store
 from everbeat.store.sqlite.store import SQLiteStore
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that runs the tests in the background has them ignore it, and so would every command that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 OpenStore = Callable[[], Store]
 
