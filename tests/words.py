@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from everbeat.model.order import Order
 from everbeat.model.recovery import Cause, Orphan, Settlement, Verdict
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim, NewTask, Outcome, TaskError, TaskKind, TaskPolicy
-from everbeat.model.worker import Host, LockIdentity, NewWorker
+from everbeat.model.worker import Host, LockIdentity, NewWorker, WorkerInfo, WorkerStatus
 from everbeat.store.interface import Ending, Flush, Flushed, Store, TaskFilter
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -91,6 +92,15 @@ def a_worker(worker_id: str, **facts: Any) -> NewWorker:
         "version": "test",
     }
     return NewWorker(**(plain | facts))
+
+
+def a_worker_info(worker_id: str, *, pid: int) -> WorkerInfo:
+    new, now = a_worker(worker_id), datetime.fromtimestamp(NOON / SECOND, UTC)
+    return WorkerInfo(
+        id=worker_id, name=new.name, status=WorkerStatus.DEAD, host=replace(new.host, pid=pid), lock=new.lock,
+        queues=None, processes=2, async_slots=0, beat_interval_ms=1000, version="test", started_at=now,
+        last_beat_at=now, silent_for_us=0, same_boot=True, ended_at=None, end_reason=None, held=0,
+    )  # fmt: skip
 
 
 def register(store: Store, worker_id: str, **facts: Any) -> str:

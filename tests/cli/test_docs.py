@@ -19,7 +19,7 @@ def test_every_command_of_the_readme_exists() -> None:
 
     assert commands == [
         "check MODULE:APP", "db backup PATH", "db check", "db checkpoint", "db migrate", "db restore PATH", "demo",
-        "events", "metrics",
+        "drill", "events", "metrics",
         "quarantine discard [ID]...", "quarantine list", "quarantine release [ID]...", "queue pause QUEUE",
         "queue recover", "queue recovery-report", "queue recovery-status", "queue resume QUEUE", "queue status",
         "task accept ID", "task cancel [ID]...", "task enqueue NAME", "task erase [ID]...", "task fail [ID]...",

@@ -1,0 +1,191 @@
+"""The verdict sees what it is there to see: here are ledgers and stores made by hand, with one thing wrong in each."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.words import a_worker_info
+
+from everbeat import TaskStatus
+from everbeat.drill.ledger import Line, Word
+from everbeat.drill.plan import Deed, Kind, Sending
+from everbeat.drill.verdict import Done, Facts, Stored, judge, times
+from everbeat.model.event import EventInfo
+from everbeat.model.task import AttemptInfo, TaskInfo
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+NOON_US = round(NOON.timestamp() * 1e6)
+
+
+def sent(kind: Kind = Kind.AGAIN, *, key: str | None = None, id: str = "task-1") -> Sending:
+    return Sending(id=id, kind=kind, work_ms=10, key=key, at=0.0)
+
+
+def stored(
+    result: int | None = 1, *, attempts: tuple[int, ...] = (), late: tuple[int, ...] = (), **more: Any
+) -> Stored:
+    facts: dict[str, Any] = {
+        "id": "task-1", "name": "x", "queue": "q", "status": TaskStatus.COMPLETED, "priority": 100, "attempt": 1,
+        "max_attempts": 9, "crash_count": 0, "lost_count": 0, "fence": 1, "worker_id": None, "created_at": NOON,
+        "run_at": NOON, "started_at": NOON, "finished_at": NOON, "error_code": None, "error_message": None,
+        "waiting_for": None, "quarantined": False,
+    }  # fmt: skip
+    before = [
+        AttemptInfo(
+            attempt=number, outcome="WORKER_CRASHED", error_code="WORKER_CRASHED", error_message=None, worker_id="w1",
+            hostname=None, pid=None, started_at=NOON, finished_at=NOON, will_retry=True,
+        )
+        for number in attempts
+    ]  # fmt: skip
+    return Stored(info=TaskInfo(**facts | more, attempts=before), result=result, late=frozenset(late))
+
+
+def said(word: Word, at: float, *, fence: int = 1, attempt: int = 1, pid: int = 7, id: str = "task-1") -> Line:
+    return Line(
+        mono_ns=round(at * 1e9), wall_us=NOON_US + round(at * 1e6), pid=pid, task_id=id, attempt=attempt, fence=fence,
+        word=word,
+    )  # fmt: skip
+
+
+RUN = [said(Word.BEGIN, 1), said(Word.END, 2)]
+AGAIN = [said(Word.BEGIN, 3, fence=3, attempt=2), said(Word.END, 4, fence=3, attempt=2)]
+RIGHT = Facts(accepted={"task-1": sent()}, stored={"task-1": stored()}, lines=RUN, done=[], events=[])
+
+
+def facts(**more: Any) -> Facts:
+    return replace(RIGHT, **more)
+
+
+def test_a_task_that_ran_once_and_completed_breaks_no_promise() -> None:
+    verdict = judge(RIGHT)
+
+    assert verdict.ok
+    assert (verdict.accepted, verdict.completed_once, verdict.retried, verdict.lost) == (1, 1, 0, 0)
+
+
+def test_a_task_that_was_accepted_and_is_not_there_is_lost() -> None:
+    verdict = judge(facts(stored={}))
+
+    assert not verdict.ok
+    assert verdict.lost == 1
+    assert verdict.broken == ["task-1 (again) is lost: it was accepted, and the store does not know it"]
+
+
+def test_a_task_that_has_not_ended_is_stuck() -> None:
+    verdict = judge(facts(stored={"task-1": stored(None, status=TaskStatus.RUNNING, worker_id="w9")}))
+
+    assert (verdict.ok, verdict.stuck) == (False, 1)
+    assert "is stuck: RUNNING" in verdict.broken[0]
+
+
+def test_a_run_that_was_cut_short_and_repeated_is_a_retry_and_no_duplicate() -> None:
+    verdict = judge(facts(stored={"task-1": stored(3, attempts=(1,))}, lines=[RUN[0], *AGAIN]))
+
+    assert verdict.ok
+    assert (verdict.retried, verdict.runs, verdict.runs_cut_short, verdict.accepted_duplicates) == (1, 2, 1, 0)
+
+
+def test_two_runs_that_end_are_one_completion_if_the_first_was_refused() -> None:
+    verdict = judge(facts(stored={"task-1": stored(3, late=(1,))}, lines=[*RUN, *AGAIN]))
+
+    assert verdict.ok
+    assert (verdict.finished_again, verdict.accepted_duplicates) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines", "result"),
+    [
+        (Kind.AGAIN, [*RUN, *RUN], 1),  # one ownership, twice
+        (Kind.AGAIN, [*RUN, *AGAIN], 1),  # started again after a run of it had been believed
+        (Kind.ONCE, [RUN[0], *AGAIN], 3),  # may run once
+    ],
+)
+def test_a_run_too_many_is_an_accepted_duplicate(kind: Kind, lines: list[Line], result: int) -> None:
+    verdict = judge(
+        facts(accepted={"task-1": sent(kind)}, stored={"task-1": stored(result, attempts=(1, 2))}, lines=lines)
+    )
+
+    assert (verdict.ok, verdict.accepted_duplicates, verdict.completed_once) == (False, 1, 0)
+    assert "ran although a run of it counted already" in verdict.broken[0]
+
+
+def test_a_result_of_a_run_that_never_came_to_its_end_is_seen() -> None:
+    verdict = judge(facts(lines=RUN[:1]))
+
+    assert verdict.broken == ["task-1 (again) is COMPLETED with the result of fence 1, and no such run came to its end"]
+
+
+def test_a_run_of_which_the_store_has_no_trace_is_seen() -> None:
+    verdict = judge(facts(stored={"task-1": stored(3)}, lines=[RUN[0], *AGAIN]))
+
+    assert verdict.broken == ["task-1 (again) ran under fence 1 (attempt 1), and the store has no trace of it"]
+
+
+def test_what_may_be_repeated_has_to_complete_unless_its_own_process_died_too_often() -> None:
+    failed = stored(None, status=TaskStatus.FAILED, error_code="WORKER_CRASHED", attempts=(1,))
+    quarantined = replace(failed, info=replace(failed.info, quarantined=True))
+
+    assert not judge(facts(stored={"task-1": failed})).ok
+    assert judge(facts(stored={"task-1": quarantined})).ok
+    assert judge(facts(stored={"task-1": quarantined})).quarantined == 1
+
+
+def test_what_may_run_once_may_fail() -> None:
+    failed = stored(None, status=TaskStatus.FAILED, error_code="WORKER_CRASHED", attempts=(1,))
+
+    verdict = judge(facts(accepted={"task-1": sent(Kind.ONCE)}, stored={"task-1": failed}, lines=RUN[:1]))
+
+    assert (verdict.ok, verdict.failed) == (True, 1)
+
+
+def test_a_task_that_kills_its_process_has_to_be_stopped() -> None:
+    verdict = judge(facts(accepted={"task-1": sent(Kind.POISON)}))
+
+    assert verdict.broken == ["task-1 (poison) kills its process and is COMPLETED, not in quarantine"]
+
+
+def test_two_runs_under_one_exclusive_key_that_overlap_are_seen() -> None:
+    first, second = sent(Kind.EXCLUSIVE, key="k"), sent(Kind.EXCLUSIVE, key="k", id="task-2")
+    both = {"accepted": {"task-1": first, "task-2": second}, "stored": {"task-1": stored(), "task-2": stored()}}
+    other = [said(Word.BEGIN, 1.5, id="task-2"), said(Word.END, 3, id="task-2")]
+    after = [said(Word.BEGIN, 2.5, id="task-2"), said(Word.END, 3, id="task-2")]
+
+    assert judge(facts(**both, lines=[*RUN, *after])).ok
+    assert judge(facts(**both, lines=[*RUN, *other])).broken == ["task-1 went on under key k after task-2 had begun"]
+
+
+def test_a_worker_that_ended_by_itself_breaks_a_promise() -> None:
+    assert judge(facts(complaints=["worker drill-1 ended by itself"])).broken == ["worker drill-1 ended by itself"]
+
+
+def test_times_run_from_the_kill_to_the_event_and_to_the_next_run() -> None:
+    killed = Done(deed=Deed.KILL_PROCESS, wall_us=NOON_US + 1_500_000, worker_pid=5, pids=frozenset({7}))
+    known = EventInfo(id=1, at=NOON + timedelta(seconds=1.512), name="child.died", task_id=None, worker_id="w1",
+                      facts={"pid": 7})  # fmt: skip
+
+    verdict = judge(
+        facts(stored={"task-1": stored(3, attempts=(1,))}, lines=[RUN[0], *AGAIN], done=[killed], events=[known])
+    )
+
+    assert verdict.time_to_detect_process.p50 == timedelta(milliseconds=12)
+    assert verdict.time_to_restart.p99 == timedelta(seconds=1.5)
+    assert verdict.time_to_detect_worker.count == 0
+    assert verdict.deeds == {"task processes killed": 1}
+
+
+def test_the_death_of_a_worker_is_known_by_its_event() -> None:
+    killed = Done(deed=Deed.KILL_WORKER, wall_us=NOON_US, worker_pid=4711)
+    known = EventInfo(
+        id=1, at=NOON + timedelta(seconds=0.2), name="worker.dead", task_id=None, worker_id="w1", facts={}
+    )
+
+    verdict = judge(facts(done=[killed], events=[known], workers=[a_worker_info("w1", pid=4711)]))
+
+    assert verdict.time_to_detect_worker.p50 == timedelta(seconds=0.2)
+
+
+def test_percentiles_are_measured_values() -> None:
+    assert times([]).p50 is None
+    hundred = times(number / 1000 for number in range(1, 101))
+    assert (hundred.p50, hundred.p95, hundred.p99) == tuple(timedelta(milliseconds=ms) for ms in (50, 95, 99))
