@@ -103,6 +103,8 @@ class ForkServer:
                 else:
                     self._reap(key.data)
             if self._is_guarding and boot_us() >= self._deadline.at_us:
+                while self._obey():  # the end of a guarded task may have been said, and not yet been heard
+                    continue
                 self._end_guarded()
 
     @property
@@ -121,17 +123,19 @@ class ForkServer:
         if os.getpid() == self._pid and os.getppid() != self._plan.supervisor_pid:
             self._end()
 
-    def _obey(self) -> None:
+    def _obey(self) -> bool:
+        """Whether there was an order."""
         try:
             order = self._orders.take()
         except EOFError:
             self._end()
-        if order is None:
-            return
-        if isinstance(order, Guard):
-            if order.number in self._children:  # else it has ended, and that is on its way to the supervisor
-                self._children[order.number].is_guarded = order.on
-            return
+        if isinstance(order, Spawn):
+            self._make(order)
+        elif isinstance(order, Guard) and order.number in self._children:  # else its end is being told
+            self._children[order.number].is_guarded = order.on
+        return order is not None
+
+    def _make(self, order: Spawn) -> None:
         fds, self._orders.fds = self._orders.fds, []
         try:
             child = self._start(order, *fds)
