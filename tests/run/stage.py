@@ -235,12 +235,12 @@ class SimulatedWorker:
         )  # fmt: skip
         policy = self.config.to_policy()
         self.spool = Spool(stage.directory, worker_id=worker_id, store_id=stage.store.store_id, limit=spool_limit)
-        self.keeper = Keeper(self.crew, self.spool, stage.clock)  # type: ignore[arg-type]
+        self.keeper = Keeper(self.crew, self.spool, stage.clock)
         self.deadline = Deadline.create()
         times = Lease(self.config.exclusive_lease_ms * 1000)
         lease = HeldLease(times, self.deadline, now_us=stage.clock.mono_us)
         self.dispatcher = Dispatcher(
-            worker_id=worker_id, hostname="host-1", store=self.store, crew=self.crew, keeper=self.keeper,  # type: ignore[arg-type]
+            worker_id=worker_id, hostname="host-1", store=self.store, crew=self.crew, keeper=self.keeper,
             journal=self.journal, staffing=staffing, recovery=policy, lease=lease, clock=stage.clock,
             jitter=lambda: 0.5, resident=self.crew.sizes.__getitem__,
         )  # fmt: skip

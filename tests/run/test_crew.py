@@ -285,7 +285,7 @@ def test_a_child_leads_its_own_group_and_leaks_nothing(yard: Yard) -> None:
     seen = yard.run(2, "process")
 
     assert (seen["pid"], seen["group"]) == (pid, pid)
-    assert seen["parent"] == yard.crew._server.process.pid  # type: ignore[union-attr]
+    assert seen["parent"] == yard.crew.nursery.server.process.pid  # type: ignore[union-attr]
     assert seen["stdin"] == "/dev/null"
     assert seen["sockets"] == 2 + _own_output_sockets()  # tasks in, outcomes out; nothing of its siblings
     assert seen["inherited_by_exec"] == []
@@ -360,7 +360,7 @@ def test_stop_signals_do_nothing_to_a_child(yard: Yard) -> None:
 
 def test_stop_signals_do_nothing_to_the_fork_server(yard: Yard) -> None:
     yard.ready(0, SYNC)  # so it has begun to serve
-    server = yard.crew._server
+    server = yard.crew.nursery.server
     assert server is not None
 
     server.process.send_signal(signal.SIGTERM)
@@ -498,7 +498,7 @@ def test_an_outcome_that_was_sent_wins_over_the_death_that_follows(yard: Yard, f
 
 def test_an_outcome_is_heard_even_if_the_death_is_heard_first(yard: Yard, fifo: str) -> None:
     pid = yard.ready(0, SYNC)
-    server = yard.crew._server
+    server = yard.crew.nursery.server
     assert server is not None
     finished = yard.claim("echo", "done")
     yard.send(0, finished, yard.claim("say_and_sleep", fifo))
@@ -506,7 +506,7 @@ def test_an_outcome_is_heard_even_if_the_death_is_heard_first(yard: Yard, fifo: 
 
     os.kill(pid, signal.SIGKILL)
     assert select.select([server.inbox.end], [], [], PATIENCE)[0]
-    yard.crew._hear_server(server)  # as when its message arrives while others are being read
+    yard.crew.nursery.hear(server)  # as when its message arrives while others are being read
 
     assert [(seq, outcome.result) for _, seq, _, outcome in yard.next(Died).outcomes] == [(finished.seq, b'"done"')]
 
@@ -602,7 +602,7 @@ def test_kill_9_of_the_fork_server_takes_its_children_and_another_takes_over(yar
     busy, behind = yard.claim("say_and_sleep", fifo), yard.claim("noop")
     yard.send(0, busy, behind)
     pids_from(fifo)
-    server = yard.crew._server
+    server = yard.crew.nursery.server
     assert server is not None
 
     os.kill(server.process.pid, signal.SIGKILL)
@@ -620,7 +620,7 @@ def test_kill_9_of_the_fork_server_takes_its_children_and_another_takes_over(yar
 
 def test_children_asked_for_are_made_by_the_next_fork_server(yard: Yard) -> None:
     yard.next(AppReady)
-    server = yard.crew._server
+    server = yard.crew.nursery.server
     assert server is not None
     os.kill(server.process.pid, signal.SIGSTOP)
     yard.crew.spawn(0, SYNC)
@@ -634,7 +634,7 @@ def test_children_asked_for_are_made_by_the_next_fork_server(yard: Yard) -> None
 
 def test_a_stopped_fork_server_does_not_hide_a_death(yard: Yard) -> None:
     pid = yard.ready(0, SYNC)
-    server = yard.crew._server
+    server = yard.crew.nursery.server
     assert server is not None
     os.kill(server.process.pid, signal.SIGSTOP)
 

@@ -470,7 +470,7 @@ def test_death_of_a_process_of_its_own(stage: Stage, stage_of_death: str, status
         crew.take(2) if reached == 3 else crew.begin(2)
     if reached >= 5:
         crew.end(2)
-    worker.dispatcher.staffing = replace(worker.dispatcher.staffing, async_names=frozenset())  # no second claim
+    worker.dispatcher.slots.staffing = replace(worker.dispatcher.slots.staffing, async_names=frozenset())  # no more
     crew.die(2, -9)
     worker.turn(2)
 
@@ -641,7 +641,7 @@ def test_a_worker_declared_dead_claims_and_starts_nothing_more(stage: Stage) -> 
 
     worker.look()
 
-    assert worker.dispatcher.is_fenced
+    assert worker.dispatcher.mandate.is_fenced
     assert stage.status(task) == ["PENDING"]
     assert worker.crew.sends == []
 
@@ -658,7 +658,7 @@ def test_a_result_that_comes_after_another_worker_has_the_task_is_refused_and_ke
 
     slow.turn()
 
-    assert slow.dispatcher.is_fenced
+    assert slow.dispatcher.mandate.is_fenced
     assert slow.dispatcher.tally.refused == 1
     assert slow.holds() == []
     assert stage.status(task) == ["RUNNING"]

@@ -60,7 +60,7 @@ def test_it_is_not_ready_while_its_store_is_another_one(stage: Stage) -> None:
     health = Health(stage.clock, Reporter())
     health.begin(worker.dispatcher)
 
-    worker.dispatcher.is_displaced = True
+    worker.dispatcher.mandate.is_displaced = True
 
     assert not health.ready().is_good
     assert "not the one it was" in health.ready().says

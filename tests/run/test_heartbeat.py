@@ -24,7 +24,7 @@ def silence(stage: Stage, worker: SimulatedWorker) -> float:
 def claim_unnoticed(worker: SimulatedWorker) -> None:
     """A flush whose answer never came: the store shows tasks that the dispatcher does not hold."""
     slots = worker.dispatcher.slots
-    room = slots.room(worker.dispatcher.staffing, {}, worker.dispatcher.clock.mono_us())
+    room = slots.room({}, worker.dispatcher.clock.mono_us())
     worker.store.flush(Flush(worker_id=worker.id, room=room))
 
 
@@ -123,10 +123,10 @@ def test_a_stranger_must_be_seen_twice_under_the_same_fence(stage: Stage) -> Non
     claim_unnoticed(worker)
     worker.heartbeat.tick()
     (claim,) = stage.store.owned_by(worker.id)
-    worker.dispatcher._held[claim.seq, claim.fence] = claim, worker.dispatcher.slots[1]
+    worker.dispatcher.books.hold(claim, worker.dispatcher.slots[1])
     worker.turn()
     worker.heartbeat.tick()
-    worker.dispatcher._held.clear()
+    worker.dispatcher.books.holdings.clear()
     worker.turn()
     worker.heartbeat.tick()
 

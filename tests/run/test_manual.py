@@ -44,7 +44,7 @@ def test_a_result_that_comes_after_a_person_failed_the_task_is_refused(stage: St
 
     worker.turn()
 
-    assert worker.dispatcher.is_fenced
+    assert worker.dispatcher.mandate.is_fenced
     assert stage.status(task) == ["FAILED"]
     assert "outcome.refused" in stage.events()
 

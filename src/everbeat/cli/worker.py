@@ -22,7 +22,7 @@ from everbeat.run.cpus import usable_cpus
 from everbeat.store.interface import Store
 
 if TYPE_CHECKING:
-    from everbeat.run.worker import Life
+    from everbeat.run.life import Life
 
 app = typer.Typer(help="Start and list workers.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -79,7 +79,8 @@ def start(
     """Run a worker until SIGTERM or Ctrl-C. What dead workers left is recovered first, then it prints `ready`."""
     from everbeat.report import log  # lazily: looking at a store needs nothing of what runs one
     from everbeat.run.httpd import AddressUnusable
-    from everbeat.run.worker import AppUnusable, WorkerOptions, run_worker
+    from everbeat.run.options import WorkerOptions
+    from everbeat.run.worker import AppUnusable, run_worker
 
     options = WorkerOptions(
         target=target,
@@ -126,22 +127,23 @@ class _Bar(ExitStack):
 
 
 def _announce(life: "Life", report: RecoveryReport | None) -> None:
+    worker = life.profile
     out.say(
         banner(
             version=__version__,
-            worker_id=life.worker_id,
-            pid=life.host.pid,
-            target=life.options.target,
-            task_count=len(life.facts.sync_names) + len(life.facts.async_names),
+            worker_id=worker.worker_id,
+            pid=worker.host.pid,
+            target=worker.options.target,
+            task_count=len(worker.names),
             store=life.store.location,
             engine=f"SQLite {sqlite3.sqlite_version}",
-            processes=life.options.processes,
-            async_slots=life.async_slots,
-            queues=life.options.queues,
+            processes=worker.options.processes,
+            async_slots=worker.async_slots,
+            queues=worker.options.queues,
             recovery=recovery_line(report),
         )
     )
-    _tell_settings(life.config)
+    _tell_settings(worker.config)
     out.say("ready")
 
 

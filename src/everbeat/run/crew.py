@@ -1,12 +1,9 @@
-"""The supervisor's side of its processes: one fork server and the children it makes.
+"""The supervisor's side of its processes: the children that a fork server makes for it (nursery.py).
 
 Owns their channels, pidfds and fates. Everything that happens to them comes out of `collect` as news, in an order that
 can be relied on: outcomes that a child sent come before or with its death, and what it never took is read back and
 named (PROTOCOL 19, 21). A child is dead when its pidfd says so; a closed channel is only a hint, because anything that
 a task left behind may hold it open.
-
-The fork server may die, too: its children die with it, the crew kills their groups, reports each with status None, and
-starts another, at once the first time, then with growing pauses. Nothing here raises because an application fails.
 
 Single-threaded, and never blocks but in `stop`. Call `collect` when `fileno()` is readable and at least once a second.
 """
@@ -21,42 +18,27 @@ import msgspec
 from everbeat.model.task import Claim
 from everbeat.run.deadline import Deadline
 from everbeat.run.journal import Journal
-from everbeat.run.leash import Leash
 from everbeat.run.lockfile import WorkerLock
 from everbeat.run.news import AppFacts, AppFailed, AppReady, ChildReady, Died, Finished, News, Reported
-from everbeat.run.offspring import Channels, Offspring
+from everbeat.run.nursery import Application, Nursery
+from everbeat.run.offspring import Offspring
 from everbeat.run.pidfds import Watch, has_exited, kill_group, send_signal, wait_for_exit
-from everbeat.run.server import Server
 from everbeat.run.wire import (
-    Born,
     ChildKind,
-    Exited,
-    FromChild,
-    FromServer,
-    Inbox,
     Interrupt,
     InterruptKind,
     Job,
     Kit,
-    Loaded,
     NotStarted,
     Progressed,
-    Spawn,
-    ToChild,
     Told,
-    Unusable,
-    channel,
     encode,
-    new_buffer,
     send,
 )
 
 BEATS_ALLOWED = 3
 _STATUS_PATIENCE = 2.0
 """How long a dead child waits for its status when the fork server is alive but says nothing (it may be stopped)."""
-_STEADY = 10.0
-"""A fork server that served for this long is restarted without a pause."""
-_LONGEST_PAUSE = 30.0
 _STOP_SECONDS = 5.0
 RELEASE_SECONDS = 5.0
 """How long a child that may go has for what its application wants done at the end."""
@@ -64,29 +46,26 @@ RELEASE_SECONDS = 5.0
 
 class Crew:
     def __init__(self, *, target: str, imports: Iterable[str], database_url: str | None = None) -> None:
-        self._target = target
-        self._imports = tuple(imports)
-        self._database_url = database_url
         self._watch = Watch()
-        self._leash = Leash()
-        self.deadline = Deadline.create()
-        """Until when children may run a task with an exclusive key."""
-        self._buffer = new_buffer()
-        self._to_child = msgspec.msgpack.Decoder(ToChild)
-        self._from_child: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
-        self._server: Server | None = None
-        self._restart_at: float | None = None
-        self._failures = 0
-        self._numbers = 0
+        application = Application(target=target, imports=tuple(imports), database_url=database_url)
+        self.nursery = Nursery(application, self, self._watch)
         self._children: dict[int, Offspring] = {}
-        self._by_number: dict[int, Offspring] = {}
-        self._unordered: list[Offspring] = []
+        """By slot."""
         self._released: list[Offspring] = []
         self._ended: list[Offspring] = []
+        """Those whose status is not known yet."""
         self._news: list[News] = []
         self._stopped = False
-        self.facts: AppFacts | None = None
+
+    @property
+    def facts(self) -> AppFacts | None:
         """What the newest fork server that came up says of the application."""
+        return self.nursery.facts
+
+    @property
+    def deadline(self) -> Deadline:
+        """Until when children may run a task with an exclusive key."""
+        return self.nursery.deadline
 
     def equip(
         self,
@@ -104,10 +83,9 @@ class Crew:
         for child in list(self._children.values()):
             self.kill(child.slot)
             self._forget(child)
-        self._unordered.clear()
         self._news = [news for news in self._news if isinstance(news, AppReady | AppFailed)]
-        self._journal = journal
-        self._kit = Kit(str(lock.path), str(journal.path), beat_seconds, worker_id, log_level, log_format)
+        self._journal, self._beat_seconds = journal, beat_seconds
+        self.nursery.kit = Kit(str(lock.path), str(journal.path), beat_seconds, worker_id, log_level, log_format)
 
     def fileno(self) -> int:
         """An epoll fd, readable when `collect` has something to do."""
@@ -115,23 +93,7 @@ class Crew:
 
     def start(self) -> None:
         """Start the fork server. What becomes of it is told by `collect`: AppReady or AppFailed."""
-        self._restart_at = None
-        try:
-            server = Server.start(
-                target=self._target,
-                imports=self._imports,
-                database_url=self._database_url,
-                leash_fd=self._leash.fd,
-                deadline_fd=self.deadline.fd,
-                buffer=self._buffer,
-            )
-        except OSError as error:
-            self._news.append(AppFailed("died", f"can not start a fork server: {error}"))
-            self._try_again_later()
-            return
-        self._server = server
-        self._watch.add(server.inbox.end.fileno(), lambda: self._hear_server(server))
-        self._watch.add(server.pidfd, lambda: self._hear_server(server))
+        self.nursery.start()
 
     def spawn(self, slot: int, kind: ChildKind) -> None:
         """Have a child made for a free slot, as soon as there is a fork server that can. ChildReady or Died follows."""
@@ -140,8 +102,7 @@ class Crew:
         self._journal.beat(slot)
         child = Offspring(slot=slot, kind=kind)
         self._children[slot] = child
-        self._unordered.append(child)
-        self._give_orders()
+        self.nursery.ask_for(child)
 
     def send(self, slot: int, tasks: Sequence[tuple[int, Claim]]) -> bool:
         """Send tasks, each with its journal entry, to a child. False: it is not ready or its queue is full, and nothing
@@ -175,8 +136,7 @@ class Crew:
         if child is None:
             return
         if child.channels is None:
-            self._unordered.remove(child)
-            self._bury(child, None)
+            self.bury(child, None)
         child.doomed = True
         send_signal(child.pidfd, signal.SIGKILL)
 
@@ -206,7 +166,7 @@ class Crew:
         if child is None or not child.ready:
             return True
         silent_for = (time.monotonic_ns() - self._journal.beat_ns(slot)) / 1e9
-        return silent_for < BEATS_ALLOWED * self._kit.beat_seconds
+        return silent_for < BEATS_ALLOWED * self._beat_seconds
 
     def wait(self) -> bool:
         """Whether something happens within a millisecond."""
@@ -219,7 +179,7 @@ class Crew:
                 act = self._watch.acts.get(fd)
                 if act is not None:
                     act()
-            if self._unordered or self._ended or self._released or self._restart_at is not None:
+            if self._ended or self._released or self.nursery.needs_care:
                 self._see_to_it()
         news, self._news = self._news, []
         return news
@@ -229,155 +189,62 @@ class Crew:
         if self._stopped:
             return
         self._stopped = True
-        deadline = time.monotonic() + _STOP_SECONDS
+        give_up_at = time.monotonic() + _STOP_SECONDS
         for child in self._children.values():
             send_signal(child.pidfd, signal.SIGKILL)
-        if self._server is not None:
-            self._server.inbox.end.close()  # tells it to kill all groups and itself
-            if not wait_for_exit(self._server.pidfd, deadline):
-                self._server.process.kill()
-                for child in self._children.values():
-                    kill_group(child.pid)
-            self._server.process.wait()
-            os.close(self._server.pidfd)
-            self._server = None
+        if not self.nursery.end(give_up_at):
+            for child in self._children.values():
+                kill_group(child.pid)
         for child in self._children.values():
             if child.pidfd >= 0:
-                wait_for_exit(child.pidfd, deadline)
+                wait_for_exit(child.pidfd, give_up_at)
                 os.close(child.pidfd)
             if child.channels is not None:
                 child.channels.close()
         self._children.clear()
-        self._by_number.clear()
         self._watch.epoll.close()
-        self._leash.close()
-        self.deadline.close()
-
-    # The fork server.
-
-    def _hear_server(self, server: Server) -> None:
-        if server is not self._server:
-            return
-        gone = has_exited(server.pidfd)  # asked first: what it said before it died is heard
-        try:
-            while (message := server.inbox.take()) is not None:
-                self._heed(server, message)
-        except (EOFError, msgspec.DecodeError):
-            gone = True
-        if gone:
-            self._lose(server)
-
-    def _heed(self, server: Server, message: FromServer) -> None:
-        match message:
-            case Loaded():
-                server.loaded = True
-                self.facts = AppFacts(
-                    store_url=message.store_url,
-                    config_json=message.config_json,
-                    sync_names=message.sync_names,
-                    async_names=message.async_names,
-                    fork_reason=message.fork_reason,
-                )
-                self._news.append(AppReady(self.facts))
-                self._give_orders()
-            case Unusable():
-                server.complained = True
-                self._news.append(AppFailed(message.kind, message.message))
-            case Born():
-                (pidfd,), server.inbox.fds = server.inbox.fds, []
-                self._welcome(message, pidfd)
-            case Exited():
-                child = self._by_number.get(message.number)
-                if child is not None:
-                    child.is_overdue = message.overdue
-                    self._bury(child, message.status)
-
-    def _lose(self, server: Server) -> None:
-        """The fork server is gone, or of no use any more: end it and what came from it, and plan the next."""
-        self._watch.drop(server.inbox.end.fileno())
-        self._watch.drop(server.pidfd)
-        status = server.end()
-        self._server = None
-        for child in list(self._by_number.values()):
-            if child.pid:
-                # They die by PDEATHSIG, and what they started by this. Nobody holds their pids any more: in theory an
-                # empty group could be somebody else's by now, but while it has members its number is its own.
-                kill_group(child.pid)
-                if child.ended_at is not None:
-                    self._bury(child, None)
-            else:
-                self._withdraw(child)
-        if not server.complained:
-            how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-            self._news.append(AppFailed("died", f"the fork server (pid {server.process.pid}) ended: {how}"))
-        if server.loaded and time.monotonic() - server.started_at > _STEADY:
-            self._failures = 0
-        self._try_again_later()
-
-    def _withdraw(self, child: Offspring) -> None:
-        """A child that was asked for and never announced is asked for again, with fresh channels."""
-        assert child.channels is not None
-        child.channels.close()
-        child.channels = None
-        del self._by_number[child.number]
-        if child.doomed:
-            self._bury(child, None)
-        else:
-            self._unordered.append(child)
-
-    def _try_again_later(self) -> None:
-        pause = min(_LONGEST_PAUSE, 0.25 * 2**self._failures) if self._failures else 0.0
-        self._failures += 1
-        self._restart_at = time.monotonic() + pause
+        self.nursery.close()
 
     def _see_to_it(self) -> None:
         now = time.monotonic()
-        if self._restart_at is not None and now >= self._restart_at:
-            self.start()
-        self._give_orders()
+        self.nursery.care(now)
         for child in [child for child in self._released if now > child.kill_at]:
             self._released.remove(child)
             send_signal(child.pidfd, signal.SIGKILL)
         for child in [child for child in self._ended if child.ended_at and now - child.ended_at > _STATUS_PATIENCE]:
-            self._bury(child, None)
+            self.bury(child, None)
 
-    def _give_orders(self) -> None:
-        if self._server is None or not self._server.loaded:
-            return
-        while self._unordered and self._order(self._server, self._unordered[0]):
-            del self._unordered[0]
+    # -- what the nursery tells -------------------------------------------------------------------------------------
 
-    def _order(self, server: Server, child: Offspring) -> bool:
-        tasks, unread = channel()
-        outcomes, theirs = channel()
-        self._numbers += 1
-        with theirs:
-            spawn = Spawn(self._numbers, child.slot, child.kind, self._kit)
-            sent = server.tell(spawn, unread.fileno(), theirs.fileno())
-        channels = Channels(
-            tasks=tasks,
-            unread=Inbox(unread, self._to_child, self._buffer),
-            outcomes=Inbox(outcomes, self._from_child, self._buffer),
-        )
-        if not sent:
-            channels.close()
-            return False
-        child.number, child.channels, child.server = self._numbers, channels, server
-        self._by_number[child.number] = child
-        return True
+    def tell(self, news: News) -> None:
+        self._news.append(news)
 
-    # Children.
-
-    def _welcome(self, born: Born, pidfd: int) -> None:
-        child = self._by_number.get(born.number)
-        if child is None or child.channels is None:
-            os.close(pidfd)
-            return
-        child.pid, child.pidfd, child.born_at = born.pid, pidfd, time.monotonic()
+    def welcome(self, child: Offspring) -> None:
+        assert child.channels is not None
         self._watch.add(child.channels.outcomes.end.fileno(), lambda: self._hear(child))
-        self._watch.add(pidfd, lambda: self._note_exit(child))
+        self._watch.add(child.pidfd, lambda: self._note_exit(child))
         if child.doomed:
-            send_signal(pidfd, signal.SIGKILL)
+            send_signal(child.pidfd, signal.SIGKILL)
+
+    def bury(self, child: Offspring, status: int | None) -> None:
+        outcomes = self._listen(child, until_silent=True)
+        unread = child.read_back()
+        seconds_alive = (child.ended_at or time.monotonic()) - child.born_at if child.pidfd >= 0 else 0.0
+        self._forget(child)
+        self._news.append(
+            Died(
+                slot=child.slot,
+                pid=child.pid,
+                status=status,
+                was_ready=child.ready,
+                outcomes=outcomes,
+                unread=unread,
+                seconds_alive=seconds_alive,
+                overdue=child.is_overdue,
+            )
+        )
+
+    # -- what a child says ------------------------------------------------------------------------------------------
 
     def _hear(self, child: Offspring) -> None:
         outcomes = self._listen(child, until_silent=False)
@@ -420,35 +287,17 @@ class Crew:
         if not has_exited(child.pidfd):
             return
         self._watch.drop(child.pidfd)
-        if child.server is not self._server:
-            self._bury(child, None)  # who could tell is gone
+        if child.server is not self.nursery.server:
+            self.bury(child, None)  # who could tell is gone
         else:
             child.ended_at = time.monotonic()
             self._ended.append(child)
 
-    def _bury(self, child: Offspring, status: int | None) -> None:
-        outcomes = self._listen(child, until_silent=True)
-        unread = child.read_back()
-        seconds_alive = (child.ended_at or time.monotonic()) - child.born_at if child.pidfd >= 0 else 0.0
-        self._forget(child)
-        self._news.append(
-            Died(
-                slot=child.slot,
-                pid=child.pid,
-                status=status,
-                was_ready=child.ready,
-                outcomes=outcomes,
-                unread=unread,
-                seconds_alive=seconds_alive,
-                overdue=child.is_overdue,
-            )
-        )
-
     def _forget(self, child: Offspring) -> None:
+        self.nursery.forget(child)
         if child.channels is not None:
             self._watch.drop(child.channels.outcomes.end.fileno())
             child.channels.close()
-            self._by_number.pop(child.number, None)
         if child.pidfd >= 0:
             self._watch.drop(child.pidfd)
             os.close(child.pidfd)

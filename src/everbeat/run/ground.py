@@ -24,9 +24,11 @@ class Ground:
 
     def look(self) -> bool:
         """Whether it is."""
-        seen_beat = self._dispatcher.seen_beat  # before the store is asked: it may know of a later one, never of less
+        seen_beat = (
+            self._dispatcher.books.seen_beat
+        )  # before the store is asked: it may know of a later one, never of less
         why = doubt(self._store.standing(self._worker_id), store_id=self.store_id, seen_beat=seen_beat)
-        self._dispatcher.is_displaced = why is not None
+        self._dispatcher.mandate.is_displaced = why is not None
         if why is not None and self._told is None:
             spool = self._dispatcher.keeper.spool
             advice = "put the right file back, or stop this worker and start it again"

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from everbeat.clock import Clock
 from everbeat.report.log import Reporter
+from everbeat.run.mandate import Mandate
 
 HUNG_US = 10_000_000
 AWAY_SECONDS = 30.0
@@ -19,10 +20,7 @@ class Turning(Protocol):
     """What is asked of a dispatcher."""
 
     turns: int
-    is_displaced: bool
-
-    @property
-    def is_draining(self) -> bool: ...
+    mandate: Mandate
 
     @property
     def store_away_us(self) -> int: ...
@@ -64,9 +62,9 @@ class Health:
         dispatcher, away = self._dispatcher, self.store_away_for
         if dispatcher is None:
             return Answer(False, "not ready: starting or recovering")
-        if dispatcher.is_draining:
+        if dispatcher.mandate.is_draining:
             return Answer(False, "not ready: stopping")
-        if dispatcher.is_displaced:
+        if dispatcher.mandate.is_displaced:
             return Answer(False, "not ready: the store is not the one it was; see the log")
         if away > AWAY_SECONDS:
             return Answer(False, f"not ready: the store has been away for {away:.0f}s")

@@ -6,6 +6,7 @@ tasks are held. What the store shows as ours but we do not hold, twice in a row,
 dispatcher lies between: one that has committed a claim and is slow to come back from it is about to hold it.
 """
 
+import random
 from collections.abc import Sequence
 
 from everbeat.clock import Clock
@@ -13,8 +14,8 @@ from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy
 from everbeat.model.task import Claim
 from everbeat.model.worker import WorkerState
 from everbeat.report.log import Reporter
+from everbeat.run.cases import Jitter, recover_all
 from everbeat.run.dispatcher import Dispatcher
-from everbeat.run.recovery import recover_all
 from everbeat.run.resources import Resources
 from everbeat.store.interface import Held, Store
 
@@ -27,7 +28,8 @@ class Heartbeat:
     name = "heartbeat"
 
     def __init__(self, *, worker_id: str, store: Store, dispatcher: Dispatcher, recovery: RecoveryPolicy, clock: Clock,
-                 interval: float, reporter: Reporter, resources: Resources | None = None) -> None:  # fmt: skip
+                 interval: float, reporter: Reporter, resources: Resources | None = None,
+                 jitter: Jitter = random.random) -> None:  # fmt: skip
         self._worker_id = worker_id
         self._store = store
         self._dispatcher = dispatcher
@@ -41,23 +43,24 @@ class Heartbeat:
         self._strangers_at = 0
         """The dispatcher's turn when they were seen."""
         self._resources = resources
+        self._jitter = jitter
         self._pictured_at: int | None = None
         self.is_declared_dead = False
 
     def tick(self) -> float:
-        if self.is_declared_dead or self._dispatcher.is_displaced or not self.dispatcher_turns():
+        if self.is_declared_dead or self._dispatcher.mandate.is_displaced or not self.dispatcher_turns():
             return min(1.0, self._interval)
         held, sent_at = self._dispatcher.held(), self._dispatcher.lease.now_us()
-        beat = self._store.beat(self._worker_id, held, self._picture(held), self._dispatcher.seen_beat)
+        beat = self._store.beat(self._worker_id, held, self._picture(held), self._dispatcher.books.seen_beat)
         if news := self._reporter.store_returned():  # a read that goes well would prove less
             self._store.announce(news)
         if beat.is_older:
-            self._dispatcher.is_displaced = True
+            self._dispatcher.mandate.is_displaced = True
         elif not beat.alive:
             self.is_declared_dead = True
         if not beat.alive:
             return self._interval
-        self._dispatcher.seen_beat = beat.seq
+        self._dispatcher.books.seen_beat = beat.seq
         self._dispatcher.lease.answered(sent_at)
         self._return_strangers(beat.strangers)
         return self._interval
@@ -97,4 +100,4 @@ class Heartbeat:
         self._strangers, self._strangers_at = {(claim.id, claim.fence) for claim in unknown}, turn
         evidence = f"worker {self._worker_id} does not hold it"
         orphans = [Orphan(claim=claim, cause=Cause.NEVER_BEGAN, evidence=evidence, is_certain=True) for claim in lost]
-        recover_all(self._store, orphans, self._recovery)
+        recover_all(self._store, orphans, self._recovery, jitter=self._jitter)

@@ -173,7 +173,7 @@ class Journal:
         words[at + 2] = fence
 
     def beat(self, slot: int) -> None:
-        self._words[self._slot(slot)] = time.monotonic_ns()
+        self._words[self._slot(slot)] = self.now_ns()
 
     def interrupt_request(self, slot: int) -> Request:
         words, at = self._words, self._slot(slot)

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from everbeat.clock import Clock
 from everbeat.model.task import Claim, Outcome
-from everbeat.run.crew import Crew
 from everbeat.run.failure import WORKER_STOPPED
+from everbeat.run.hands import Hands
 from everbeat.run.news import Died, Finished, News
 from everbeat.run.slot import Slot
 from everbeat.run.spool import Ownership, Spool
@@ -29,7 +29,7 @@ IDLE_SECONDS = 0.25
 class Keeper:
     name = "keeper"
 
-    def __init__(self, crew: Crew, spool: Spool, clock: Clock) -> None:
+    def __init__(self, crew: Hands, spool: Spool, clock: Clock) -> None:
         self.spool = spool
         self._crew = crew
         self._clock = clock

@@ -22,8 +22,8 @@ class LeaseKeeper:
     def tick(self) -> float:
         lease = self._dispatcher.lease
         leased = self._dispatcher.leased()
-        if leased and not self._dispatcher.is_displaced and self._heartbeat.dispatcher_turns():
+        if leased and not self._dispatcher.mandate.is_displaced and self._heartbeat.dispatcher_turns():
             sent_at = lease.now_us()
-            if self._store.renew(self._worker_id, leased, self._dispatcher.seen_beat):
+            if self._store.renew(self._worker_id, leased, self._dispatcher.books.seen_beat):
                 lease.answered(sent_at)
         return lease.lease.beat_us / 1e6

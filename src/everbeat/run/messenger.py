@@ -9,7 +9,6 @@ The store counts failures and gives up (PROTOCOL 33); what was taken and not tri
 """
 
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from everbeat.model.event import EventInfo
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Outcome
 from everbeat.report.log import subscriber_failed
-from everbeat.run.crew import Crew
+from everbeat.run.hands import Hands
 from everbeat.run.news import ChildReady, Died, Finished, News
 from everbeat.run.subscriber import as_bytes
 from everbeat.run.wire import ChildKind
@@ -51,7 +50,7 @@ class Ended:
 class Messenger:
     name = "messenger"
 
-    def __init__(self, *, names: Collection[str], store: Store, crew: Crew, slot: int, clock: Clock) -> None:
+    def __init__(self, *, names: Collection[str], store: Store, crew: Hands, slot: int, clock: Clock) -> None:
         self._names = names
         self._store = store
         self._crew = crew
@@ -150,8 +149,8 @@ class Messenger:
 
     def finish(self, patience: float, wait: Callable[[], None]) -> None:
         """Deliver what is due, for a while; then end the process and give back the rest. After the loop has ended."""
-        give_up = time.monotonic() + patience
-        while time.monotonic() < give_up:
+        give_up = self._clock.mono_us() + round(patience * 1_000_000)
+        while self._clock.mono_us() < give_up:
             self.tick()
             self.turn()
             if not self._under_way:

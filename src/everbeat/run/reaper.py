@@ -110,7 +110,7 @@ class Reaper:
         config, healthy = self._config, self._store.healthy_for_us()
         dead: list[WorkerInfo] = []
         for worker in self._store.workers(alive_only=True):
-            if worker.id == self._worker_id or self._recovery.lives_elsewhere(worker):
+            if worker.id == self._worker_id or self._recovery.witness.lives_elsewhere(worker):
                 continue
             if is_overdue(worker, config.running_stale_threshold_ms, store_healthy_for_us=healthy):
                 allowed = threshold_us(config.running_stale_threshold_ms, worker.beat_interval_ms)

@@ -1,24 +1,21 @@
 """Recovery is one thing: find who is gone, decide about what they held, write it under the fence, tell it.
 
-The reaper does it all the time, a starting worker before it claims anything, a person by command. Proofs come first: a
-freed lock or another boot is certain and acted on at once. For what a dead worker had marked RUNNING its journal says
-whether code began (PROTOCOL 20); where it can not be believed, RUNNING is taken at its word.
+The reaper does it all the time, a starting worker before it claims anything, a person by command. Who is gone is proven
+by `witness`, what is known of their tasks is in `cases`, what was done in `findings`.
 """
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
 
 from everbeat.clock import Clock, SystemClock
 from everbeat.config import RecoveryConfig
 from everbeat.decide.batch import FIRST, next_batch
-from everbeat.decide.liveness import is_elsewhere, threshold_us
-from everbeat.decide.recover import class_of, flaw_of, recovery_for
+from everbeat.decide.liveness import threshold_us
+from everbeat.decide.recover import flaw_of, recovery_for
 from everbeat.decide.stop import instead_of_another_run
 from everbeat.model.recovery import (
-    Cause,
     Leased,
     Orphan,
     OrphanClass,
@@ -33,41 +30,36 @@ from everbeat.model.recovery import (
 )
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim
-from everbeat.model.worker import Host, WorkerInfo, WorkerStatus
+from everbeat.model.worker import Host, WorkerInfo
 from everbeat.report.log import Reporter
 from everbeat.run import leftovers
+from everbeat.run.cases import Cases, Jitter, decide
 from everbeat.run.findings import Findings
-from everbeat.run.journal import Journal
 from everbeat.run.lapsed import lapsed
-from everbeat.run.lockfile import Liveness, probe
+from everbeat.run.lockfile import Liveness
 from everbeat.run.replay import replay_spools
+from everbeat.run.slot import Ownership
+from everbeat.run.witness import Witness
 from everbeat.store.interface import Store
 from everbeat.store.moments import moment
 
 Tell = Callable[[Progress], None]
-Jitter = Callable[[], float]
 
 
 class Recovery:
     def __init__(
-        self,
-        store: Store,
-        config: RecoveryConfig,
-        me: Host,
-        *,
-        clock: Clock | None = None,
-        policy: RecoveryPolicy | None = None,
-        jitter: Jitter = random.random,
-    ) -> None:
+        self, store: Store, config: RecoveryConfig, me: Host, *, clock: Clock | None = None,
+        policy: RecoveryPolicy | None = None, jitter: Jitter = random.random,
+    ) -> None:  # fmt: skip
         self._store = store
         self._config = config
         self._policy = policy or config.to_policy()
-        self._me = me
         self._clock = clock or SystemClock()
         self._jitter = jitter
+        self.witness = Witness(me, self._clock)
         self._seen: dict[str, int] = {}
         """When each worker was last looked at and not proven gone."""
-        self._given_up: dict[tuple[int, int], str] = {}
+        self._given_up: dict[Ownership, str] = {}
         """What could not be recovered, and why: tried again now and then, told once."""
         self.has_leased = False
         """Something has no owner that counts, and waits for the end of its lease."""
@@ -100,15 +92,17 @@ class Recovery:
         """Whether there is something to try again."""
         return bool(self._given_up)
 
+    # -- who is gone ------------------------------------------------------------------------------------------------
+
     def proven_gone(self, workers: Iterable[WorkerInfo]) -> list[WorkerInfo]:
-        return [worker for worker in workers if self._proof(worker)]
+        return [worker for worker in workers if self.witness.proof(worker)]
 
     def bury_proven(self, workers: Iterable[WorkerInfo], *, but: str | None) -> list[WorkerInfo]:
         """Declare dead whom the kernel proves gone."""
         dead: list[WorkerInfo] = []
         now, seen, self._seen = self._clock.mono_us(), self._seen, {}
         for worker in workers:
-            reason = None if worker.id == but else self._proof(worker)
+            reason = None if worker.id == but else self.witness.proof(worker)
             if reason is None:
                 self._seen[worker.id] = now
                 continue
@@ -121,7 +115,7 @@ class Recovery:
         """Those whose silence has to tell, and when it will have (PROTOCOL 14)."""
         found: list[Undecided] = []
         for worker in workers:
-            liveness, reason = self._look_at(worker)
+            liveness, reason = self.witness.look_at(worker)
             if liveness is not Liveness.UNKNOWN:
                 continue
             allowed = threshold_us(self._config.running_stale_threshold_ms, worker.beat_interval_ms)
@@ -131,71 +125,67 @@ class Recovery:
             found.append(Undecided(worker_id=worker.id, tasks=tasks, until=until, reason=reason))
         return found
 
+    # -- what they held ---------------------------------------------------------------------------------------------
+
     def recover_orphans(self, findings: Findings, *, try_again: bool = True, tell: Tell | None = None) -> None:
         """In batches, each a transaction so short that nobody waits long for it. What could not be recovered is told
         once; `try_again` says whether it is tried this time."""
         self.has_leased = False
         limit, after, total, has_masses = FIRST, None, 0, False
-        owners: dict[str, WorkerInfo] = {}
-        marks = _Marks(self)
+        cases = Cases(self._store, self.witness)
         while found := self._store.orphans(limit=limit, after=after):
             after = found[-1]
-            owners = owners or {worker.id: worker for worker in self._store.workers()}
             total = total or (self._store.count_orphans() if tell and len(found) == limit else len(found))
             wanted = [claim for claim in found if self._may_touch(claim)]
             findings.left_alone += len(found) - len(wanted)
             began = self._clock.mono_us()
-            self._recover(self._orphans(wanted, owners, marks), findings, try_again=try_again)
+            self._recover(cases.orphans(wanted), findings, try_again=try_again)
             limit = next_batch(limit, self._clock.mono_us() - began)
             if tell:
                 _tell(tell, total, findings)
             if findings.is_full and not has_masses:
                 has_masses = True
-                limit = self._recover_masses(findings, owners, marks, limit, tell and partial(_tell, tell, total))
+                limit = self._recover_masses(findings, cases, limit, tell and partial(_tell, tell, total))
         self._given_up = dict(findings.unrecovered)
         self._note_degraded()
 
     def _recover_masses(
-        self, findings: Findings, owners: dict[str, WorkerInfo], marks: "_Marks", limit: int,
-        tell: Callable[[Findings], None] | None,
-    ) -> int:  # fmt: skip
+        self, findings: Findings, cases: Cases, limit: int, tell: Callable[[Findings], None] | None
+    ) -> int:
         """Nobody lists these any more: decide about each class of them, and let the store write it (PROTOCOL 39). What
         it can not write so is left for the way task by task; so are owners whose journal tells their tasks apart."""
         for worker_id in self._store.gone_owners():
-            owner, after = owners.get(worker_id or ""), 0
-            if owner is not None and marks.of(owner) is not None:
+            if cases.has_marks(worker_id):
                 continue
+            after = 0
             while found := self._store.orphan_classes(worker_id, after=after, limit=limit):
                 after = max(orphans.last for orphans in found)
                 began = self._clock.mono_us()
-                decided = [
-                    (orphans, verdict)
-                    for orphans in found
-                    if self._may_touch(orphans.claim) and (verdict := self._verdict_on(orphans, owner))
-                ]
-                written = self._store.recover_classes(decided) if decided else []
-                for (orphans, _), is_done in zip(decided, written, strict=True):
-                    if is_done:
-                        findings.recovered_class(orphans)
+                self._recover_classes([orphans for orphans in found if self._may_touch(orphans.claim)], findings, cases)
                 limit = next_batch(limit, self._clock.mono_us() - began)
                 if tell:
                     tell(findings)
         return limit
 
-    def _verdict_on(self, orphans: OrphanClass, owner: WorkerInfo | None) -> Verdict | None:
-        claim = orphans.claim
-        cause = Cause.NEVER_BEGAN if claim.status is TaskStatus.CLAIMED else Cause.LOST
-        orphan = Orphan(claim=claim, cause=cause, evidence=_evidence(owner, claim))
-        return None if flaw_of(claim) else recovery_for(orphan, self._policy, jitter=self._jitter())
+    def _recover_classes(self, classes: Sequence[OrphanClass], findings: Findings, cases: Cases) -> None:
+        decided = [(one, verdict) for one in classes if (verdict := self._verdict_on(one, cases)) is not None]
+        written = self._store.recover_classes(decided) if decided else []
+        for (one, _), is_done in zip(decided, written, strict=True):
+            if is_done:
+                findings.recovered_class(one)
+
+    def _verdict_on(self, orphans: OrphanClass, cases: Cases) -> Verdict | None:
+        if flaw_of(orphans.claim):
+            return None
+        return recovery_for(cases.orphan_of(orphans), self._policy, jitter=self._jitter())
 
     def would_recover(self, findings: Findings) -> None:
         """Decide as `recover_orphans` does, and write nothing. The dead of these findings are not declared dead yet."""
-        owners = {worker.id: worker for worker in self._store.workers()}
-        marks = _Marks(self)
+        cases = Cases(self._store, self.witness)
         for page in self._pages(findings.dead):
             wanted = [claim for claim in page if self._may_touch(claim)]
             findings.left_alone += len(page) - len(wanted)
-            for orphan, verdict in self._decided(self._orphans(wanted, owners, marks), findings, try_again=True):
+            for orphan, verdict in self._decided(cases.orphans(wanted), findings, try_again=True):
                 findings.recovered(orphan, verdict)
 
     def take_over(self, workers: Iterable[WorkerInfo], findings: Findings) -> None:
@@ -257,90 +247,14 @@ class Recovery:
         tasks = "1 task" if count == 1 else f"{count} tasks"
         self._store.note_degraded(f"{tasks} could not be recovered: {first}" if first else None)
 
-    def lives_elsewhere(self, worker: WorkerInfo) -> bool:
-        """Whether it seems to run under another kernel: nothing that is known here proves or disproves its death."""
-        now = self._clock.wall_us()
-        return is_elsewhere(worker, now_us=now, booted_at_us=now - self._clock.mono_us())
-
     def _may_touch(self, claim: Claim) -> bool:
         if claim.status is TaskStatus.CLAIMED:
             return self._config.auto_requeue_stale_claimed
         return self._config.auto_fail_stale_running
 
-    def _proof(self, worker: WorkerInfo) -> str | None:
-        if not worker.same_boot:
-            is_over = not self.lives_elsewhere(worker)
-            return f"the host was restarted since worker {worker.id} ran on it" if is_over else None
-        liveness, reason = self._look_at(worker)
-        return reason if liveness is Liveness.FREE else None
-
-    def _look_at(self, worker: WorkerInfo) -> tuple[Liveness, str]:
-        return probe(worker.lock, worker.id, worker.host, self._me)
-
-    def _orphans(self, claims: Sequence[Claim], owners: dict[str, WorkerInfo], marks: "_Marks") -> list[Orphan]:
-        orphans: list[Orphan] = []
-        evidence: dict[str | None, str] = {}
-        for claim in claims:
-            owner = owners.get(claim.worker_id or "")
-            begun = marks.of(owner) if owner else None
-            cause = Cause.LOST
-            if claim.status is TaskStatus.CLAIMED or (begun is not None and (claim.seq, claim.fence) not in begun):
-                cause = Cause.NEVER_BEGAN
-            is_certain = claim.exclusive_key is None or owner is None or self._proof(owner) is not None
-            if cause is Cause.LOST and not is_certain:
-                cause = Cause.LEASE_LOST
-            if claim.worker_id not in evidence:
-                evidence[claim.worker_id] = _evidence(owner, claim)
-            seen = evidence[claim.worker_id]
-            orphans.append(Orphan(claim=claim, cause=cause, evidence=seen, is_certain=is_certain))
-        return orphans
-
-    def begun_under(self, owner: WorkerInfo) -> frozenset[tuple[int, int]] | None:
-        """The begin marks of a worker that is proven gone, or has said that it is; None if they can not be believed."""
-        if not owner.same_boot:
-            return None
-        if owner.status is not WorkerStatus.STOPPED and self._proof(owner) is None:
-            return None
-        facts = Journal.read(Journal.path_of(Path(owner.lock.path).parent, owner.id))
-        if facts is None or (facts.worker_id, facts.boot_id) != (owner.id, owner.host.boot_id):
-            return None
-        return facts.begun
-
 
 def _tell(tell: Tell, total: int, findings: Findings) -> None:
     tell(Progress(stage="orphans", done=findings.tasks + findings.left_alone, total=total))
-
-
-class _Marks:
-    """The begin marks of each owner, read once per pass."""
-
-    def __init__(self, recovery: Recovery) -> None:
-        self._recovery = recovery
-        self._known: dict[str, frozenset[tuple[int, int]] | None] = {}
-
-    def of(self, owner: WorkerInfo) -> frozenset[tuple[int, int]] | None:
-        if owner.id not in self._known:
-            self._known[owner.id] = self._recovery.begun_under(owner)
-        return self._known[owner.id]
-
-
-def decide(orphans: Iterable[Orphan], policy: RecoveryPolicy, jitter: Jitter) -> Iterator[tuple[Orphan, Verdict | str]]:
-    """Once for each class of them (PROTOCOL 39). In place of a verdict: why there can be none."""
-    known: dict[object, Verdict | str] = {}
-    for orphan in orphans:
-        kind = class_of(orphan)
-        if kind not in known:
-            known[kind] = flaw_of(orphan.claim) or recovery_for(orphan, policy, jitter=jitter())
-        yield orphan, known[kind]
-
-
-def recover_all(
-    store: Store, orphans: Sequence[Orphan], policy: RecoveryPolicy, *, jitter: Jitter = random.random
-) -> None:
-    """Decide and write. A row that nothing can be decided about, or that can not be written, is left."""
-    decided = [(orphan, verdict) for orphan, verdict in decide(orphans, policy, jitter) if isinstance(verdict, Verdict)]
-    if decided:
-        store.recover(decided)
 
 
 def _written(
@@ -348,9 +262,3 @@ def _written(
 ) -> Iterator[tuple[tuple[Orphan, Verdict], Settlement]]:
     """What somebody else has recovered meanwhile is theirs to tell."""
     return zip(decided, store.recover(decided) if decided else (), strict=True)
-
-
-def _evidence(owner: WorkerInfo | None, claim: Claim) -> str:
-    if owner is None:
-        return f"worker {claim.worker_id or '(none)'} is unknown"
-    return owner.end_reason or f"worker {owner.id} on {owner.host.name} {owner.status}"

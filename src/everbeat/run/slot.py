@@ -9,6 +9,9 @@ from everbeat.model.recovery import Cause
 from everbeat.model.task import Claim
 from everbeat.run.wire import ChildKind
 
+Ownership = tuple[int, int]
+"""Seq and fence."""
+
 FRESH_US = 10_000
 """A slot whose head began within this time may be given more; one that could take no more is not tried for as long."""
 
@@ -48,7 +51,7 @@ class Flight:
     entry: int
 
     @property
-    def key(self) -> tuple[int, int]:
+    def key(self) -> Ownership:
         return self.claim.seq, self.claim.fence
 
 
@@ -58,7 +61,7 @@ class Slot:
     kind: ChildKind
     state: SlotState = SlotState.EMPTY
     pid: int | None = None
-    queue: dict[tuple[int, int], Flight] = field(default_factory=dict)
+    queue: dict[Ownership, Flight] = field(default_factory=dict)
     """Flights by (seq, fence), in the order they were sent."""
     sent: int = 0
     """Tasks that its process was given."""
@@ -106,11 +109,17 @@ class Slot:
             self.head_since = now
         self.queue[flight.claim.seq, flight.claim.fence] = flight
 
-    def remove(self, key: tuple[int, int], now: int) -> Flight | None:
+    def remove(self, key: Ownership, now: int) -> Flight | None:
         flight = self.queue.pop(key, None)
         if flight is not None:
             self.head_since = now
         return flight
+
+    def clear(self) -> None:
+        """Its process is gone, and what was in it is settled."""
+        self.queue.clear()
+        self.waiting, self.pid, self.state, self.is_retiring = None, None, SlotState.EMPTY, False
+        self.ends_for = self.ends_because = None
 
     def refuse(self, now: int) -> None:
         """Its process could take no more: that is not asked again at once."""
@@ -123,12 +132,14 @@ class Slots(dict[int, Slot]):
 
     def __init__(self, staffing: Staffing) -> None:
         super().__init__((slot.number, slot) for slot in _slots(staffing))
+        self.staffing = staffing
 
     def of(self, kind: ChildKind) -> list[Slot]:
         return [slot for slot in self.values() if slot.kind is kind]
 
-    def room(self, staffing: Staffing, depths: Mapping[str, int], now: int) -> Room:
+    def room(self, depths: Mapping[str, int], now: int) -> Room:
         """What they could take now."""
+        staffing = self.staffing
         open_slots = [slot for slot in self.of(ChildKind.SYNC) if slot.takes_more(now)]
         return Room(
             staffing.sync_names,
@@ -137,12 +148,12 @@ class Slots(dict[int, Slot]):
             slots={slot.number: len(slot.queue) for slot in open_slots},
             depths=depths,
             limits={} if staffing.max_tasks is None else _limits(open_slots, staffing.max_tasks),
-            async_free=self._async_free(staffing, now),
+            async_free=self._async_free(now),
             own_free=sum(slot.may_start(now) for slot in self.of(ChildKind.OWN)),
         )
 
-    def _async_free(self, staffing: Staffing, now: int) -> int:
-        shared = self.shared
+    def _async_free(self, now: int) -> int:
+        shared, staffing = self.shared, self.staffing
         if shared is None or now < shared.full_until:
             return 0
         free = staffing.async_slots - sum(len(slot.queue) for slot in self.of(ChildKind.ASYNC))

@@ -8,6 +8,7 @@ reaper.
 A store that is damaged and can not be repaired is left byte for byte as it is: nothing is started on it.
 """
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,7 @@ from everbeat.model.recovery import Progress, RecoveryPolicy, RecoveryReport
 from everbeat.model.worker import Host
 from everbeat.report.log import Reporter
 from everbeat.run import leftovers
+from everbeat.run.cases import Jitter
 from everbeat.run.findings import Findings
 from everbeat.run.lockfile import workers_in
 from everbeat.run.recovery import Recovery, Tell
@@ -46,6 +48,7 @@ class Startup:
     on_progress: Tell = lambda progress: None
     policy: RecoveryPolicy | None = None
     """In place of that of the configuration."""
+    jitter: Jitter = random.random
 
     def run(self) -> RecoveryReport:
         recovery, findings = self._recovery(), Findings()
@@ -131,7 +134,7 @@ class Startup:
     # -- its tasks --------------------------------------------------------------------------------------------------
 
     def _recovery(self) -> Recovery:
-        return Recovery(self.store, self.config, self.me, clock=self.clock, policy=self.policy)
+        return Recovery(self.store, self.config, self.me, clock=self.clock, policy=self.policy, jitter=self.jitter)
 
     def _replay(self, findings: Findings) -> None:
         """What workers that are gone had finished, before anybody decides about the tasks they held."""

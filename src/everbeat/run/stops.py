@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from everbeat.decide.stop import CANCEL_GRACE_US, Step, next_step, over_at
-from everbeat.run.crew import Crew
+from everbeat.run.hands import Hands
 from everbeat.run.journal import Journal
-from everbeat.run.slot import Flight, Slot, SlotState
+from everbeat.run.slot import Flight, Ownership, Slot, SlotState
 from everbeat.run.wire import ChildKind, InterruptKind
 
 TELL_AGAIN_US = 50_000
-
-Ownership = tuple[int, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +36,7 @@ class Watched:
 
 
 class Stops:
-    def __init__(self, crew: Crew, journal: Journal) -> None:
+    def __init__(self, crew: Hands, journal: Journal) -> None:
         self._crew = crew
         self._journal = journal
         self.watched: dict[Ownership, Watched] = {}

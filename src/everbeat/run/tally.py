@@ -23,6 +23,11 @@ class Tally:
     away_since: int | None = None
     """Since when the store takes nothing from us."""
 
+    def failed_to_write(self, error: str, now: int) -> None:
+        self.store_errors += 1
+        self.away_since = self.away_since or now
+        self.last_error = error
+
     def count(self, endings: Sequence[Ending], settlements: Sequence[Settlement]) -> None:
         self.flushes += 1
         self.away_since = None

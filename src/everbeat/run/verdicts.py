@@ -8,18 +8,23 @@ from everbeat.decide.stop import cancelled_by_force
 from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy, Verdict
 from everbeat.model.state import Change
 from everbeat.model.task import Claim, Outcome, TaskError
+from everbeat.run.deadline import HeldLease
 from everbeat.run.failure import RESULT_INVALID
 from everbeat.run.news import Died
 from everbeat.run.slot import Slot
 from everbeat.run.stops import Watched
 from everbeat.run.wire import InterruptKind
+from everbeat.run.words import how_it_died
 
 
 class Verdicts:
-    def __init__(self, *, worker_id: str, hostname: str, policy: RecoveryPolicy, jitter: Callable[[], float]) -> None:
+    def __init__(
+        self, *, worker_id: str, hostname: str, policy: RecoveryPolicy, lease: HeldLease, jitter: Callable[[], float]
+    ) -> None:
         self._worker_id = worker_id
         self._hostname = hostname
         self._policy = policy
+        self._lease = lease
         self._jitter = jitter
 
     def on_outcome(self, claim: Claim, outcome: Outcome, pid: int | None, *, was_told: bool) -> Verdict:
@@ -35,10 +40,32 @@ class Verdicts:
 
     def on_kill(self, watched: Watched, pid: int) -> Verdict:
         """Its process was killed because of it."""
-        where = f"process {pid} on {self._hostname}"
+        where = self._where(pid)
         if watched.why is InterruptKind.CANCEL:
             return cancelled_by_force(where)
         return timed_out(watched.flight.claim, where, jitter=self._jitter())
+
+    # -- in words ---------------------------------------------------------------------------------------------------
+
+    def evidence(self, slot: Slot, death: Died) -> str:
+        """Why the process in this slot is gone."""
+        if death.overdue:
+            return self.lease_is_over(death.pid)
+        return slot.ends_because or f"{how_it_died(death.pid, death.status)} on {self._hostname}"
+
+    def killed_for(self, claim: Claim, pid: int | None) -> str:
+        return f"{self._where(pid)} was killed because task {claim.id} in it did not stop"
+
+    def lease_is_over(self, pid: int | None) -> str:
+        times = self._lease.lease
+        silent = (times.stop_us - self._lease.left_us()) / 1e6
+        return (
+            f"{self._where(pid)} was stopped: worker {self._worker_id} has had no answer from the store "
+            f"for {silent:.1f}s, and others may have its exclusive keys after {times.lease_us / 1e6:.0f}s"
+        )
+
+    def _where(self, pid: int | None) -> str:
+        return f"process {pid} on {self._hostname}"
 
 
 def give_back(claim: Claim, reason: str) -> Verdict:

@@ -48,7 +48,7 @@ class Window:
     def on(self, life: Shown) -> Iterator[None]:
         """This life is ready to work."""
         if self._meter is not None:
-            life.dispatcher.meter = self._meter
+            life.dispatcher.measure_with(self._meter)
             self._store = life.open_store()
         self._life = life
         self._health.begin(life.dispatcher)

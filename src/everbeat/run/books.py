@@ -1,0 +1,128 @@
+"""The books of a worker: what it holds, how each ownership ended, and what the next flush is to tell the store.
+
+An ownership ends in exactly one `Verdict`; it is held, and beaten for, until the flush that settles it is committed.
+Its place in the journal is free from then on, and not before: whoever recovers us reads the begin mark there.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from everbeat.decide.room import Room
+from everbeat.model.event import Event
+from everbeat.model.recovery import Verdict
+from everbeat.model.state import TaskStatus
+from everbeat.model.task import Claim, Outcome
+from everbeat.run.journal import Journal
+from everbeat.run.refusals import Entered, Refusals
+from everbeat.run.slot import Ownership, Slot
+from everbeat.store.interface import Ending, Flush, Flushed, Held, Report
+
+Holdings = dict[Ownership, tuple[Claim, Slot]]
+
+
+class Books:
+    def __init__(self, worker_id: str, journal: Journal) -> None:
+        self.worker_id = worker_id
+        self.seen_beat = 0
+        """The last beat that the store has acknowledged."""
+        self.holdings: Holdings = {}
+        self._stuck: Holdings = {}
+        """What is ours and can not be ended, because the store takes nothing of it."""
+        self._leased: Holdings = {}
+        """What is held and has an exclusive key."""
+        self._endings: list[Entered] = []
+        self._events: list[Event] = []
+        self._reports: dict[tuple[int, int, bool], Report] = {}
+        self._refusals = Refusals(worker_id)
+        self._journal = journal
+
+    # -- what is ours -----------------------------------------------------------------------------------------------
+
+    def hold(self, claim: Claim, slot: Slot) -> None:
+        self.holdings[claim.seq, claim.fence] = claim, slot
+
+    def lease(self, claim: Claim, slot: Slot) -> None:
+        """A process has a task with an exclusive key."""
+        self._leased[claim.seq, claim.fence] = claim, slot
+
+    def held(self) -> list[Held]:
+        """The claims to beat for, from the claim until their end is committed. Called by the heartbeat's thread."""
+        return [_as_held(claim, slot) for claim, slot in (*self.holdings.values(), *self._stuck.values())]
+
+    def leased(self) -> list[Held]:
+        """Those with an exclusive key, once their process has them. Called by the thread that renews the lease."""
+        return [_as_held(claim, slot) for claim, slot in tuple(self._leased.values())]
+
+    def running_leased(self) -> Iterator[Slot]:
+        """Slots whose process has a task with an exclusive key."""
+        return (slot for key, (_, slot) in self._leased.items() if key in slot.queue)
+
+    @property
+    def are_clear(self) -> bool:
+        """Nothing is held or to be settled."""
+        return not self.holdings and not self._endings
+
+    # -- what is to be told -----------------------------------------------------------------------------------------
+
+    def end(
+        self, claim: Claim, verdict: Verdict, *, outcome: Outcome | None = None, pid: int | None = None,
+        entry: int | None = None,
+    ) -> None:  # fmt: skip
+        """An ownership ends."""
+        self._endings.append((Ending(claim=claim, verdict=verdict, outcome=outcome, pid=pid), entry))
+
+    def tell(self, name: str, facts: dict[str, Any], *, task_id: str | None = None) -> None:
+        self._events.append(Event(name=name, task_id=task_id, worker_id=self.worker_id, facts=facts))
+
+    def report(self, report: Report) -> None:
+        """The last word of a run that is still going on."""
+        self._reports[report.claim.seq, report.claim.fence, report.progress is None] = report
+
+    @property
+    def endings(self) -> list[Ending]:
+        """Not settled yet."""
+        return [ending for ending, _ in self._endings]
+
+    @property
+    def has_endings(self) -> bool:
+        return bool(self._endings)
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._endings or self._events or self._reports)
+
+    # -- the flush --------------------------------------------------------------------------------------------------
+
+    def page(self, starts: Sequence[Claim], room: Room) -> Flush:
+        """All of it, to be written at once."""
+        return Flush(
+            worker_id=self.worker_id, endings=self.endings, starts=starts, room=room, events=self._events,
+            reports=list(self._reports.values()), seen_beat=self.seen_beat,
+        )  # fmt: skip
+
+    def turn_page(self, flushed: Flushed) -> None:
+        """It was committed: let go of what it settled. What the store has refused comes again, or is stuck."""
+        endings, self._endings, self._events, self._reports = self._endings, [], [], {}
+        if flushed.refused:
+            endings = self._set_aside(endings, flushed)
+        for ending, entry in endings:
+            key = ending.claim.seq, ending.claim.fence
+            self.holdings.pop(key, None)
+            self._leased.pop(key, None)
+            if entry is not None:
+                self._journal.release(entry)
+
+    def _set_aside(self, endings: Sequence[Entered], flushed: Flushed) -> list[Entered]:
+        """What the store has refused; the rest is returned."""
+        self._events += self._refusals.news(flushed)
+        found = self._refusals.sort(endings, flushed)
+        self._endings += found.again
+        for ending, _ in found.stuck:
+            key = ending.claim.seq, ending.claim.fence
+            self._stuck[key] = self.holdings.pop(key)
+        return found.settled
+
+
+def _as_held(claim: Claim, slot: Slot) -> Held:
+    role = "claimer" if claim.status is TaskStatus.CLAIMED else "runner"
+    return Held(task_id=claim.id, fence=claim.fence, role=role, pid=slot.pid or 0)

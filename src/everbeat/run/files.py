@@ -1,0 +1,56 @@
+"""The files of one worker: its lock, which proves that it lives, and its journal, which says what it began.
+
+Made before the worker enters the store (PROTOCOL 10). They go with it, unless somebody will need them: then they stay,
+as the proof of its end and the record of what had begun.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from everbeat.errors import StoreUnavailable
+from everbeat.run.journal import DEFAULT_ENTRIES, Journal
+from everbeat.run.lockfile import WorkerLock
+from everbeat.run.profile import Profile
+
+
+@dataclass(slots=True)
+class Files:
+    lock: WorkerLock
+    journal: Journal
+    stay: bool = False
+    """Whether they are left when the worker goes."""
+
+
+@contextmanager
+def files_of(profile: Profile, directory: Path) -> Iterator[Files]:
+    try:
+        files = _made(profile, directory)
+    except OSError as error:
+        raise StoreUnavailable(f"can not make the files of a worker in {directory}: {error.strerror}") from error
+    try:
+        yield files
+    finally:
+        files.journal.close(unlink=not files.stay)
+        files.lock.close(unlink=not files.stay)
+
+
+def _made(profile: Profile, directory: Path) -> Files:
+    lock = WorkerLock.create(directory, profile.worker_id)
+    try:
+        return Files(lock, _journal(profile, directory))
+    except OSError:
+        lock.close(unlink=True)
+        raise
+
+
+def _journal(profile: Profile, directory: Path) -> Journal:
+    options = profile.options
+    return Journal.create(
+        directory,
+        profile.worker_id,
+        boot_id=profile.host.boot_id,
+        slots=3 + 2 * max(1, options.processes),  # the last one is for subscribers
+        entries=max(DEFAULT_ENTRIES, 2 * (profile.async_slots + 2 * options.processes * options.frame_depth)),
+    )

@@ -1,0 +1,91 @@
+"""One transaction per turn: settle what ended, start what is ready, claim what fits; then hand it out.
+
+A store that can not be written changes nothing here: outcomes stay, processes go on, the flush is tried again (P8). A
+row that it refuses is left out the second time (PROTOCOL 7).
+"""
+
+from dataclasses import replace
+
+from everbeat.crashpoint import crash_point
+from everbeat.errors import StoreUnavailable
+from everbeat.run.books import Books
+from everbeat.run.deadline import HeldLease
+from everbeat.run.floor import Floor
+from everbeat.run.keeper import Keeper
+from everbeat.run.mandate import Mandate
+from everbeat.run.meter import Meter
+from everbeat.run.pacing import Pacing
+from everbeat.run.tally import Tally
+from everbeat.store.interface import Flush, Flushed, Store
+from everbeat.store.transaction import RowRefused
+
+
+class Flushing:
+    def __init__(
+        self, *, store: Store, keeper: Keeper, books: Books, floor: Floor, pacing: Pacing, tally: Tally,
+        lease: HeldLease, mandate: Mandate,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._keeper = keeper
+        self._books = books
+        self._floor = floor
+        self._pacing = pacing
+        self._tally = tally
+        self._lease = lease
+        self._mandate = mandate
+        self.meter: Meter | None = None
+
+    @property
+    def has_news(self) -> bool:
+        return self._books.has_news or bool(self._floor.slots.to_start())
+
+    def flush(self, now: int) -> None:
+        if self._mandate.is_displaced:
+            self._keeper.keep(self._books.endings)
+            return
+        starts, room = self._floor.slots.to_start(), self._floor.room(now)
+        is_offer = not room.is_empty
+        if not (self._books.has_news or starts or (is_offer and self._pacing.is_hungry)):
+            self._pacing.rest()
+            self._tally.away_since = None
+            return
+        wanted, sent_at = self._books.page(starts, room), self._lease.now_us()
+        flushed = self._write(wanted, now)
+        if flushed is None:
+            return
+        if any(claim.exclusive_key is not None for claim in (*flushed.started, *flushed.claims)):
+            self._lease.answered(sent_at)
+        self._pacing.answered()
+        self._books.turn_page(flushed)
+        self._count(wanted, flushed)
+        if flushed.alive:
+            self._pacing.looked(room, flushed, now, was_offered=is_offer)
+            self._floor.launch(starts, flushed.started, flushed.claims)
+        else:
+            self._mandate.is_fenced = True
+
+    def _write(self, wanted: Flush, now: int) -> Flushed | None:
+        """None: nothing was written."""
+        flushed: Flushed | None = None
+        self._keeper.begin(wanted.endings, self._books.holdings, now)
+        try:
+            try:
+                flushed = self._store.flush(wanted)
+            except RowRefused:
+                flushed = self._store.flush(replace(wanted, room=self._floor.room(now), row_by_row=True))
+        except StoreUnavailable as error:
+            self._tally.failed_to_write(str(error), now)
+            self._pacing.failed(now)
+        finally:
+            self._keeper.end(is_stored=flushed is not None and not flushed.is_older)
+        if flushed is None or flushed.is_older:
+            self._mandate.is_displaced |= flushed is not None
+            return None
+        return flushed
+
+    def _count(self, wanted: Flush, flushed: Flushed) -> None:
+        self._tally.count(wanted.endings, flushed.settlements)
+        if self.meter is not None:
+            self.meter.flushed(len(wanted.endings) + len(flushed.started) + len(flushed.claims))
+        if wanted.endings:
+            crash_point("finish.after_commit")

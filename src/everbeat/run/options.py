@@ -1,0 +1,22 @@
+"""What a worker is told on its command line."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    target: str
+    processes: int
+    async_slots: int | None = None
+    """None: a hundred if the application has async tasks."""
+    queues: tuple[str, ...] | None = None
+    name: str | None = None
+    imports: tuple[str, ...] = ()
+    database_url: str | None = None
+    burst: bool = False
+    drain_timeout: float = 25.0
+    frame_depth: int = 64
+    log_level: str = "info"
+    log_format: str = "text"
+    http: tuple[str, int] | None = None
+    """Where /livez, /readyz and /metrics are served."""

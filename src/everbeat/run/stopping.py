@@ -1,0 +1,108 @@
+"""Ends runs that do not end by themselves: over their time, cancelled, or no longer covered by a lease.
+
+They are told to stop, and killed with their process if they do not (stops.py); a process that others share is drained
+first. A task with an exclusive key runs while its lease is renewed by the store's answers, and is stopped when it is
+not (PROTOCOL 24). The fork server sees to that as well, whatever becomes of us.
+"""
+
+from collections.abc import Iterator
+
+from everbeat.clock import Clock
+from everbeat.decide.stop import Step
+from everbeat.errors import StoreUnavailable
+from everbeat.model import event
+from everbeat.model.recovery import Cause
+from everbeat.run.books import Books
+from everbeat.run.deadline import HeldLease
+from everbeat.run.floor import Floor
+from everbeat.run.processes import Processes
+from everbeat.run.slot import Slot, SlotState
+from everbeat.run.stops import Stops, Watched
+from everbeat.run.verdicts import Verdicts
+from everbeat.run.wire import InterruptKind
+from everbeat.store.interface import Store
+
+HEED_AGAIN_US = 500_000
+
+
+class Stopping:
+    def __init__(
+        self, *, store: Store, books: Books, floor: Floor, processes: Processes, stops: Stops, verdicts: Verdicts,
+        lease: HeldLease, clock: Clock,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._books = books
+        self._floor = floor
+        self._processes = processes
+        self._stops = stops
+        self._verdicts = verdicts
+        self._lease = lease
+        self._clock = clock
+        self._heed_at: int | None = None
+        """When to read which of our runs somebody wants to end."""
+
+    def heed(self) -> None:
+        """Somebody may want one of our runs to end."""
+        self._heed_at = self._clock.mono_us()
+
+    def go_on(self, now: int) -> None:
+        if self._heed_at is not None and now >= self._heed_at:
+            self._heed_requests(now)
+        if self._stops.look_at is not None and now >= self._stops.look_at:
+            self._stop_runs(now)
+        if self._lease.left_us() <= 0:
+            self._stop_leased()
+
+    def _heed_requests(self, now: int) -> None:
+        """What has not begun is taken back and cancelled at once; what has is told to stop."""
+        try:
+            asked = self._store.cancel_requests(self._books.worker_id) if self._books.holdings else []
+        except StoreUnavailable:
+            self._heed_at = now + HEED_AGAIN_US
+            return
+        self._heed_at = None
+        for key in asked:
+            claim, slot = self._books.holdings.get(key, (None, None))
+            if claim is None or slot is None:
+                continue
+            claim.cancel_requested = True
+            if key in slot.queue and not self._floor.has_begun(slot.queue[key]):
+                self._floor.give_back_unread(slot, now, "a task before it was cancelled")
+            if key in slot.queue:
+                self._stops.cancel(slot, slot.queue[key], now)
+
+    def _stop_runs(self, now: int) -> None:
+        for step, watched in self._stops.step(now):
+            if step is Step.DRAIN and not watched.slot.is_retiring:
+                self._floor.replace(watched.slot, now)
+            elif step is Step.KILL and watched.slot.state is SlotState.READY:
+                self._kill_for(watched)
+
+    def _kill_for(self, watched: Watched) -> None:
+        """End a process for the sake of a run in it. The others did nothing wrong."""
+        slot, claim = watched.slot, watched.flight.claim
+        slot.ends_for = Cause.NEIGHBOUR
+        slot.ends_because = self._verdicts.killed_for(claim, slot.pid)
+        why = (
+            "it was cancelled" if watched.why is InterruptKind.CANCEL else f"its timeout of {claim.timeout:g} s is over"
+        )
+        facts = {"slot": slot.number, "pid": slot.pid, "name": claim.name, "reason": f"{why} and it did not stop"}
+        self._books.tell(event.CHILD_KILLED, facts, task_id=claim.id)
+        self._processes.end(slot)
+
+    def _stop_leased(self) -> None:
+        for slot in list(self._running_leased()):
+            slot.ends_for, slot.ends_because = Cause.LEASE_LOST, self._verdicts.lease_is_over(slot.pid)
+            self._processes.end(slot)
+
+    def _running_leased(self) -> Iterator[Slot]:
+        """Slots that run a task with an exclusive key, and are not being ended."""
+        return (slot for slot in self._books.running_leased() if slot.state is SlotState.READY)
+
+    def alarms(self) -> Iterator[int]:
+        if self._heed_at is not None:
+            yield self._heed_at
+        if self._stops.look_at is not None:
+            yield self._stops.look_at
+        if any(self._running_leased()):
+            yield self._clock.mono_us() + max(0, self._lease.left_us())
