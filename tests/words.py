@@ -28,6 +28,7 @@ class VirtualClock:
     def __init__(self) -> None:
         self.wall = NOON
         self.mono = 1_000 * SECOND
+        self.id = BOOT_ID
 
     def wall_us(self) -> int:
         return self.wall
@@ -99,7 +100,7 @@ def a_worker_info(worker_id: str, *, pid: int) -> WorkerInfo:
     return WorkerInfo(
         id=worker_id, name=new.name, status=WorkerStatus.DEAD, host=replace(new.host, pid=pid), lock=new.lock,
         queues=None, processes=2, async_slots=0, beat_interval_ms=1000, version="test", started_at=now,
-        last_beat_at=now, silent_for_us=0, same_boot=True, ended_at=None, end_reason=None, held=0,
+        last_beat_at=now, silent_for_us=0, same_clock=True, ended_at=None, end_reason=None, held=0,
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from everbeat.clock import SystemClock
 from everbeat.config.checks import Seconds, in_seconds, number, to_seconds
 from everbeat.current import CURRENT, CurrentTask, Ownership, Progress
 from everbeat.decide.finish import finish_for
@@ -55,6 +56,7 @@ class StandingClock:
     def __init__(self) -> None:
         self._shift = 0
         self._wall, self._mono = time.time_ns() // 1000, time.monotonic_ns() // 1000
+        self.id = SystemClock().id
 
     def wall_us(self) -> int:
         return self._wall + self._shift

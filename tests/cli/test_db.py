@@ -183,7 +183,7 @@ def test_what_was_owned_in_the_backup_is_an_orphan_in_the_restored_store(
 
     assert ended.json["orphans"] == 1
     (worker,) = store.workers()
-    assert (worker.status, worker.same_boot, worker.lock.path) == ("dead", False, "")
+    assert (worker.status, worker.same_clock, worker.lock.path) == ("dead", False, "")
     assert [orphan.status for orphan in store.orphans(limit=10)] == [TaskStatus.RUNNING]
 
 

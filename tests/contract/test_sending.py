@@ -24,6 +24,7 @@ from everbeat.model.order import Order
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Enqueued, NewTask
 from everbeat.store.interface import Flush, Store
+from everbeat.store.transaction import RowRefused
 
 
 def test_a_task_is_pending_once_it_is_enqueued(store: Store) -> None:
@@ -94,7 +95,7 @@ def test_an_id_stays_taken_after_its_task_has_ended(store: Store) -> None:
 
 
 def test_a_row_that_can_not_be_stored_fails_its_own_call_and_stores_nothing(store: Store) -> None:
-    with pytest.raises(OverflowError):
+    with pytest.raises(RowRefused):
         store.enqueue([a_task(id="a"), a_task(id="b", run_at=1 << 70)])
 
     assert store.get("a") is None

@@ -5,10 +5,8 @@ from tests.conftest import OpenStore
 from tests.words import BOOT_ID, SECOND, VirtualClock, a_worker, claim_one, enqueue, register, requeue
 
 from everbeat.decide.liveness import is_overdue
-from everbeat.model.worker import Host, WorkerInfo, WorkerStatus
+from everbeat.model.worker import WorkerInfo, WorkerStatus
 from everbeat.store.interface import Held, Store
-
-OTHER_BOOT = Host(name="host-1", boot_id="another boot", pid=1, pid_started=1, pid_namespace=1)
 
 
 def the(store: Store, worker_id: str) -> WorkerInfo:
@@ -24,7 +22,7 @@ def test_a_registered_worker_is_alive_and_known_with_all_it_said(store: Store) -
     worker = the(store, "w1")
 
     assert (worker.status, worker.queues, worker.processes, worker.async_slots) == ("alive", ("mail", "sms"), 3, 50)
-    assert (worker.beat_interval_ms, worker.host.boot_id, worker.same_boot) == (10_000, BOOT_ID, True)
+    assert (worker.beat_interval_ms, worker.host.boot_id, worker.same_clock) == (10_000, BOOT_ID, True)
     assert (worker.silent_for_us, worker.held) == (0, 0)
 
 
@@ -46,13 +44,14 @@ def test_silence_does_not_depend_on_the_wall_clock(store: Store, clock: VirtualC
     assert the(store, "w1").silent_for_us == 0
 
 
-def test_a_worker_of_another_boot_is_silent_without_end(store: Store) -> None:
-    register(store, "w1", host=OTHER_BOOT)
+def test_a_worker_of_another_boot_is_silent_without_end(store: Store, clock: VirtualClock) -> None:
+    register(store, "w1")
+    clock.id = "another boot"
 
     worker = the(store, "w1")
 
     assert worker.silent_for_us > 10**15
-    assert worker.same_boot is False
+    assert worker.same_clock is False
 
 
 def test_a_beat_never_revives_a_worker_declared_dead(store: Store) -> None:
@@ -112,8 +111,9 @@ def test_death_by_silence_tests_the_silence_again_in_the_write(store: Store, clo
     assert store.declare_dead("w1", reason="silent", cause="silence", silent_for_us=300 * SECOND) is True
 
 
-def test_a_worker_of_another_boot_needs_no_threshold(store: Store) -> None:
-    register(store, "w1", host=OTHER_BOOT)
+def test_a_worker_of_another_boot_needs_no_threshold(store: Store, clock: VirtualClock) -> None:
+    register(store, "w1")
+    clock.id = "another boot"
 
     assert store.declare_dead("w1", reason="restarted", cause="silence", silent_for_us=300 * SECOND) is True
 
@@ -266,7 +266,9 @@ def test_the_death_of_a_judge_does_not_begin_a_new_window(store: Store, clock: V
 
 
 def test_a_restart_of_the_host_begins_a_new_window(store: Store, clock: VirtualClock) -> None:
-    register(store, "before", host=OTHER_BOOT)
+    clock.id = "an earlier boot"
+    register(store, "before")
+    clock.id = BOOT_ID
 
     assert store.healthy_for_us() == 0
     register(store, "w1")

@@ -8,7 +8,10 @@ from tests.crash.yard import FAST, Yard
 from tests.words import a_worker
 
 from everbeat import TaskStatus
+from everbeat.clock import SystemClock
 from everbeat.model.worker import Host, WorkerStatus
+from everbeat.store.interface import Store
+from everbeat.store.sqlite.store import SQLiteStore
 from everbeat.testing import shift_clock
 
 HOUR = 3600
@@ -155,9 +158,18 @@ def test_the_files_of_a_worker_that_was_killed_before_it_entered_the_store_are_r
 ELSEWHERE = Host(name="other", boot_id="another kernel", pid=1, pid_started=1, pid_namespace=1)
 
 
+class AnotherKernel(SystemClock):
+    id = "another kernel"
+
+
+def foreign(yard: Yard) -> Store:
+    """The same file, opened on another machine."""
+    return SQLiteStore(yard.path / "yard.db", clock=AnotherKernel())
+
+
 def test_a_store_that_another_machine_is_using_is_refused_and_nothing_is_changed(make_yard: MakeYard) -> None:
     yard = make_yard(**FAST)
-    yard.store.register(a_worker("foreign", host=ELSEWHERE, beat_interval_ms=1000))
+    foreign(yard).register(a_worker("foreign", host=ELSEWHERE, beat_interval_ms=1000))
     task_id = yard.send("quick")
 
     worker = yard.worker(ready=False)
@@ -172,7 +184,7 @@ def test_a_store_that_another_machine_is_using_is_refused_and_nothing_is_changed
 
 def test_what_only_seems_to_live_elsewhere_is_recovered_once_it_has_missed_its_beats(make_yard: MakeYard) -> None:
     yard = make_yard(**FAST)
-    yard.store.register(a_worker("foreign", host=ELSEWHERE, beat_interval_ms=5000))
+    foreign(yard).register(a_worker("foreign", host=ELSEWHERE, beat_interval_ms=5000))
 
     worker = yard.worker()
 

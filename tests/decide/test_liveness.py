@@ -12,7 +12,7 @@ SECOND = 1_000_000
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 WORKER = WorkerInfo(
     id="w1", name="w1", status=WorkerStatus.ALIVE, queues=None, processes=1, async_slots=0, beat_interval_ms=30_000,
-    version="1", started_at=LONG_AGO, last_beat_at=LONG_AGO, silent_for_us=0, same_boot=True, ended_at=None,
+    version="1", started_at=LONG_AGO, last_beat_at=LONG_AGO, silent_for_us=0, same_clock=True, ended_at=None,
     end_reason=None, held=0, host=Host(name="h", boot_id="b", pid=1, pid_started=1, pid_namespace=1),
     lock=LockIdentity(path="/nowhere", device=1, inode=1),
 )  # fmt: skip
@@ -70,7 +70,7 @@ def test_an_outage_is_a_time_in_which_somebody_should_have_beaten(
 
 
 @pytest.mark.parametrize(
-    ("beat_age_s", "uptime_s", "same_boot", "elsewhere"),
+    ("beat_age_s", "uptime_s", "same_clock", "elsewhere"),
     [
         (10, 3600, False, True),
         (104, 3600, False, True),
@@ -82,9 +82,9 @@ def test_an_outage_is_a_time_in_which_somebody_should_have_beaten(
     ],
 )
 def test_a_fresh_beat_of_another_kernel_is_that_of_another_machine(
-    beat_age_s: int, uptime_s: int, same_boot: bool, elsewhere: bool
+    beat_age_s: int, uptime_s: int, same_clock: bool, elsewhere: bool
 ) -> None:
     now = round(LONG_AGO.timestamp()) * SECOND + beat_age_s * SECOND
-    worker = replace(WORKER, same_boot=same_boot)
+    worker = replace(WORKER, same_clock=same_clock)
 
     assert is_elsewhere(worker, now_us=now, booted_at_us=now - uptime_s * SECOND) is elsewhere

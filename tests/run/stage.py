@@ -34,7 +34,7 @@ from everbeat.run.recovery import Recovery
 from everbeat.run.slot import Staffing
 from everbeat.run.spool import Spool
 from everbeat.run.wire import ChildKind, InterruptKind, Told
-from everbeat.store.sqlite.connection import Database
+from everbeat.store.sqlite.connection import SQLiteDatabase
 from everbeat.store.sqlite.store import SQLiteStore
 
 SYNC_NAMES = frozenset({"add", "sub"})
@@ -46,7 +46,7 @@ NO_SUCH_PID = 1 << 24
 class Line:
     """The way to a store, which breaks when told to. It counts what it brought through."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: SQLiteDatabase) -> None:
         self.is_down = False
         self.commits = 0
         self.meanwhile: Callable[[], None] = lambda: None

@@ -26,7 +26,9 @@ def test_a_row_can_not_make_a_worker_remove_files_elsewhere(stage: Stage, tmp_pa
     journal.write_text("of another store")
     heir = stage.worker("heir")
     lock = LockIdentity(path=str(precious), device=1, inode=1)
+    stage.clock.id = EARLIER.boot_id
     stage.store.register(a_worker("evil", host=EARLIER, lock=lock))
+    stage.clock.id = this_host().boot_id
 
     heir.recovery.run(actor="test", but=heir.id)
 
@@ -37,7 +39,9 @@ def test_a_row_can_not_make_a_worker_remove_files_elsewhere(stage: Stage, tmp_pa
 def test_a_row_with_an_impossible_name_stops_nobody(stage: Stage, worker_id: str) -> None:
     heir = stage.worker("heir")
     lock = LockIdentity(path=f"/nowhere/{worker_id}", device=1, inode=1)
+    stage.clock.id = EARLIER.boot_id
     stage.store.register(a_worker(worker_id, host=EARLIER, lock=lock))
+    stage.clock.id = this_host().boot_id
     stage.store.register(a_worker(f"{worker_id} today", host=this_host(), lock=lock))
 
     heir.recovery.run(actor="test", but=heir.id)

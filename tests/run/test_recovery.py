@@ -166,7 +166,9 @@ def test_files_of_an_earlier_boot_are_removed_and_a_worker_without_files_is_pass
     for name, path in (("old", stage.directory / "worker-old.lock"), ("foreign", "")):
         lock = a_worker(name).lock
         host = Host(name="host-1", boot_id="an earlier boot", pid=1, pid_started=1, pid_namespace=1)
+        stage.clock.id = "an earlier boot"
         stage.store.register(a_worker(name, host=host, lock=type(lock)(path=str(path), device=1, inode=1)))
+        stage.clock.id = BOOT_ID
     (stage.directory / "worker-old.lock").touch()
     Journal.create(stage.directory, "old", boot_id=BOOT_ID, slots=1, entries=1).close(unlink=False)
     stage.clock.advance(3600)

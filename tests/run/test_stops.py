@@ -8,6 +8,7 @@ from tests.words import SECOND, a_policy, enqueue
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import TaskError
+from everbeat.store.sql.working import Working
 
 TIMED = a_policy(timeout=30.0)
 AGAIN = a_policy(max_attempts=5, has_retry=True, jitter=False, base_seconds=2.0)
@@ -530,7 +531,7 @@ def test_an_async_run_that_was_cancelled_spares_its_neighbours(stage: Stage) -> 
 def test_nobody_reads_requests_for_a_worker_that_runs_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = stage.worker(processes=1)
     worker.get_up()
-    monkeypatch.delattr(type(worker.store), "cancel_requests")
+    monkeypatch.delattr(Working, "cancel_requests")
 
     worker.heed()
 

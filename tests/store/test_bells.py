@@ -169,7 +169,7 @@ def test_a_task_that_is_ready_again_wakes_a_worker(store: SQLiteStore) -> None:
 
 def test_only_those_who_wait_for_this_task_are_woken_by_its_end(store: SQLiteStore) -> None:
     enqueue(store, id="a")
-    mine, other = store._waiting_bell("a"), store._waiting_bell("b")
+    mine, other = store.bells.for_waiter("a"), store.bells.for_waiter("b")
 
     settle(store, claim_one(store), completed())
 
@@ -190,7 +190,7 @@ def test_no_end_is_missed_by_a_listener_that_comes_at_any_moment(tmp_path: Path)
         taken = claim_one(worker)
         ending = threading.Thread(target=settle, args=(worker, taken, completed()))
         ending.start()
-        bell = sender._waiting_bell(task_id)
+        bell = sender.bells.for_waiter(task_id)
         if sender.finished(task_id) is None and not select.select([bell.fileno()], [], [], 5)[0]:
             missed.append(task_id)
         ending.join()

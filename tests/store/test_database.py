@@ -15,7 +15,7 @@ from tests.words import a_task, enqueue
 
 from everbeat.errors import StoreUnavailable
 from everbeat.store.sqlite import connection as module
-from everbeat.store.sqlite.connection import Database
+from everbeat.store.sqlite.connection import SQLiteDatabase
 from everbeat.store.sqlite.store import SQLiteStore
 from everbeat.store.transaction import RowRefused
 
@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> Iterator[SQLiteStore]:
 
 
 @pytest.fixture
-def database(store: SQLiteStore) -> Database:
+def database(store: SQLiteStore) -> SQLiteDatabase:
     return store.database
 
 
@@ -42,14 +42,14 @@ def other(store: SQLiteStore) -> Iterator[SQLiteStore]:
     other.close()
 
 
-def count(database: Database) -> int:
+def count(database: SQLiteDatabase) -> int:
     with database.read() as tx:
         row = tx.one("SELECT count(*) FROM everbeat_recovery_reports")
     assert row is not None
     return int(row[0])
 
 
-def assert_nothing_is_left(database: Database, other: SQLiteStore) -> None:
+def assert_nothing_is_left(database: SQLiteDatabase, other: SQLiteStore) -> None:
     assert count(database) == 0
     assert not database.turnstile.is_held
     enqueue(other)
@@ -59,7 +59,9 @@ def assert_nothing_is_left(database: Database, other: SQLiteStore) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, sqlite3.IntegrityError, SystemExit])
-def test_a_block_that_raises_is_undone(database: Database, other: SQLiteStore, error: type[BaseException]) -> None:
+def test_a_block_that_raises_is_undone(
+    database: SQLiteDatabase, other: SQLiteStore, error: type[BaseException]
+) -> None:
     def write() -> None:
         with database.write() as tx:
             tx.run(ADD, ("half",))
@@ -71,7 +73,9 @@ def test_a_block_that_raises_is_undone(database: Database, other: SQLiteStore, e
     assert_nothing_is_left(database, other)
 
 
-def test_a_statement_that_can_not_work_is_undone_and_told_as_it_is(database: Database, other: SQLiteStore) -> None:
+def test_a_statement_that_can_not_work_is_undone_and_told_as_it_is(
+    database: SQLiteDatabase, other: SQLiteStore
+) -> None:
     with pytest.raises(sqlite3.IntegrityError), database.write() as tx:
         tx.many(ADD, [("half",), (None,)])
 
@@ -93,7 +97,7 @@ def test_a_full_disk_is_an_outage_and_not_the_end(store: SQLiteStore, other: SQL
     assert enqueue(store, id="big", args=b"x" * 1_000_000) == "big"
 
 
-def test_a_commit_that_is_refused_is_undone(database: Database, other: SQLiteStore) -> None:
+def test_a_commit_that_is_refused_is_undone(database: SQLiteDatabase, other: SQLiteStore) -> None:
     """A deferred constraint fails in COMMIT itself."""
     with database.alone() as writer:
         writer.execute("PRAGMA foreign_keys = 1")
@@ -106,7 +110,9 @@ def test_a_commit_that_is_refused_is_undone(database: Database, other: SQLiteSto
     assert_nothing_is_left(database, other)
 
 
-def test_an_interrupt_right_after_the_transaction_began_leaves_nothing(database: Database, other: SQLiteStore) -> None:
+def test_an_interrupt_right_after_the_transaction_began_leaves_nothing(
+    database: SQLiteDatabase, other: SQLiteStore
+) -> None:
     """A signal may arrive at any instruction; the clock is read right after BEGIN."""
 
     class InterruptingClock:
@@ -125,7 +131,7 @@ def test_an_interrupt_right_after_the_transaction_began_leaves_nothing(database:
 
 
 def test_a_signal_handler_that_writes_in_the_middle_of_a_write_is_refused(
-    database: Database, other: SQLiteStore
+    database: SQLiteDatabase, other: SQLiteStore
 ) -> None:
     refused: list[BaseException] = []
 
@@ -149,7 +155,7 @@ def test_a_signal_handler_that_writes_in_the_middle_of_a_write_is_refused(
     assert_nothing_is_left(database, other)
 
 
-def test_a_part_is_undone_alone(database: Database) -> None:
+def test_a_part_is_undone_alone(database: SQLiteDatabase) -> None:
     with database.write() as tx:
         tx.run(ADD, ("kept",))
         with pytest.raises(RowRefused), tx.part():
@@ -160,7 +166,7 @@ def test_a_part_is_undone_alone(database: Database) -> None:
 
 
 @pytest.mark.proves("FR-053")
-def test_whoever_holds_the_write_lock_is_named(database: Database, other: SQLiteStore) -> None:
+def test_whoever_holds_the_write_lock_is_named(database: SQLiteDatabase, other: SQLiteStore) -> None:
     with (
         other.database.write(),
         pytest.raises(StoreUnavailable, match=rf"store blocked by pid {os.getpid()}; could not"),
@@ -171,14 +177,14 @@ def test_whoever_holds_the_write_lock_is_named(database: Database, other: SQLite
     assert_nothing_is_left(database, other)
 
 
-def test_reading_goes_on_while_somebody_writes(database: Database, other: SQLiteStore) -> None:
+def test_reading_goes_on_while_somebody_writes(database: SQLiteDatabase, other: SQLiteStore) -> None:
     with other.database.write() as tx:
         tx.run(ADD, ("not yet",))
         assert count(database) == 0
     assert count(database) == 1
 
 
-def test_a_steady_look_sees_one_moment(database: Database, other: SQLiteStore) -> None:
+def test_a_steady_look_sees_one_moment(database: SQLiteDatabase, other: SQLiteStore) -> None:
     with database.read(steady=True) as tx:
         first = tx.one("SELECT count(*) FROM everbeat_recovery_reports")
         with other.database.write() as there:
@@ -187,12 +193,14 @@ def test_a_steady_look_sees_one_moment(database: Database, other: SQLiteStore) -
     assert count(database) == 1
 
 
-def test_a_reader_can_not_write(database: Database) -> None:
+def test_a_reader_can_not_write(database: SQLiteDatabase) -> None:
     with pytest.raises(StoreUnavailable, match="readonly"), database.read() as tx:
         tx.run(ADD, ("by a reader",))
 
 
-def test_the_write_ahead_log_does_not_grow_without_end(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_write_ahead_log_does_not_grow_without_end(
+    database: SQLiteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "CHECKPOINT_ROWS", 100)
     for _ in range(50):
         with database.write() as tx:
@@ -202,7 +210,7 @@ def test_the_write_ahead_log_does_not_grow_without_end(database: Database, monke
 
 
 def test_few_rows_with_large_arguments_do_not_grow_it_either(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: SQLiteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LONG_WAL", 1_000_000)
     monkeypatch.setattr(module, "LONG_WAL_PAUSE", 0.0)
@@ -214,7 +222,7 @@ def test_few_rows_with_large_arguments_do_not_grow_it_either(
 
 
 def test_a_checkpoint_that_fails_does_not_fail_the_write_before_it(
-    database: Database, other: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+    database: SQLiteDatabase, other: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader in the middle of a look keeps the log from being restarted."""
     monkeypatch.setattr(module, "CHECKPOINT_ROWS", 1)

@@ -10,8 +10,9 @@ from tests.words import a_task, enqueue
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Enqueued
-from everbeat.store.sqlite.group import _Order
+from everbeat.store.sql.group import _Order
 from everbeat.store.sqlite.store import SQLiteStore
+from everbeat.store.transaction import RowRefused
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def all_at_once(store: SQLiteStore, *deeds: Callable[[], object]) -> list[object
     def do(number: int) -> None:
         try:
             results[number] = deeds[number]()
-        except (StoreUnavailable, OverflowError, sqlite3.Error) as error:
+        except (StoreUnavailable, RowRefused, sqlite3.Error) as error:
             results[number] = error
 
     threads = [threading.Thread(target=do, args=(number,)) for number in range(len(deeds))]
@@ -77,7 +78,7 @@ def test_a_row_that_can_not_be_stored_fails_alone(store: SQLiteStore) -> None:
     )
 
     assert good == [Enqueued(id="good", created=True)]
-    assert isinstance(bad, OverflowError)
+    assert isinstance(bad, RowRefused)
     assert isinstance(strange, Exception)
     assert last == [Enqueued(id="last", created=True)]
     assert [store.get(one) is not None for one in ("good", "bad", "strange", "last")] == [True, False, False, True]

@@ -232,7 +232,7 @@ def _row(worker: WorkerInfo, beat: WorkerHeartbeatStatus) -> WorkerRow:
         version=worker.version,
         started_at=worker.started_at,
         last_heartbeat=worker.last_beat_at,
-        heartbeat_age=beat.age if worker.same_boot else datetime.now(UTC) - worker.last_beat_at,
+        heartbeat_age=beat.age if worker.same_clock else datetime.now(UTC) - worker.last_beat_at,
         heartbeat_interval=timedelta(milliseconds=worker.beat_interval_ms),
         ended_at=worker.ended_at,
         end_reason=worker.end_reason,

@@ -28,7 +28,7 @@ def is_elsewhere(worker: WorkerInfo, *, now_us: int, booted_at_us: int) -> bool:
     wrong."""
     beat_us, interval_us = round(worker.last_beat_at.timestamp() * 1_000_000), worker.beat_interval_ms * 1000
     is_fresh = -interval_us < now_us - beat_us < MISSED_BEATS * interval_us
-    return not worker.same_boot and is_fresh and beat_us > booted_at_us
+    return not worker.same_clock and is_fresh and beat_us > booted_at_us
 
 
 def gap_us(beat_interval_ms: int) -> int:

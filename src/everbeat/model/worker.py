@@ -78,7 +78,7 @@ class WorkerInfo:
     last_beat_at: datetime
     silent_for_us: int
     """Age of the last beat by the monotonic clock; a row of another boot is as silent as it can be."""
-    same_boot: bool
+    same_clock: bool
     ended_at: datetime | None
     end_reason: str | None
     held: int

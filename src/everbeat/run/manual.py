@@ -138,7 +138,7 @@ def _find(store: Store, worker_id: str) -> WorkerInfo | None:
 
 def _is_alive(worker: WorkerInfo, recovery: RecoveryConfig) -> bool:
     """Registered, not silent for too long, and not proven gone."""
-    if worker.status is not WorkerStatus.ALIVE or not worker.same_boot:
+    if worker.status is not WorkerStatus.ALIVE or not worker.same_clock:
         return False
     if worker.silent_for_us > _allowed_us(worker, recovery.running_stale_threshold_ms):
         return False

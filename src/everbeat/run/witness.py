@@ -21,7 +21,7 @@ class Witness:
 
     def proof(self, worker: WorkerInfo) -> str | None:
         """Why it is certain that this worker is gone; None if it is not."""
-        if not worker.same_boot:
+        if not worker.same_clock:
             is_over = not self.lives_elsewhere(worker)
             return f"the host was restarted since worker {worker.id} ran on it" if is_over else None
         liveness, reason = self.look_at(worker)
@@ -37,7 +37,7 @@ class Witness:
 
     def begun_under(self, owner: WorkerInfo) -> frozenset[Ownership] | None:
         """The begin marks of a worker that is proven gone, or has said that it is; None if they can not be believed."""
-        if not owner.same_boot:
+        if not owner.same_clock:
             return None
         if owner.status is not WorkerStatus.STOPPED and self.proof(owner) is None:
             return None

@@ -1,6 +1,6 @@
 """What the verbs of the store write through, whichever database is behind it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -9,6 +9,30 @@ from everbeat.model.event import Event
 Row = tuple[Any, ...]
 Kind = tuple[str, str | None]
 """Queue and name of a task: what decides who can run it. None: whatever its name is."""
+
+
+class Database(Protocol):
+    """Where the transactions of a store come from."""
+
+    when_told: Callable[[Sequence[Event]], None] | None
+    """Called with what a transaction announced, after its commit."""
+
+    refused: tuple[type[Exception], ...]
+    """Errors of a statement or of a value in it: the same again would fail again."""
+
+    @property
+    def is_same_file(self) -> bool:
+        """False: what was opened has lost its name to another."""
+
+    def empty_log(self) -> None:
+        """Nothing that was deleted or blanked is left in what the database keeps beside its tables."""
+
+    def write(self, point: str | None = None, *, wipe: bool = False) -> AbstractContextManager["Transaction"]:
+        """Committed at the end of the block, rolled back if it raises. `point` names crash points. `wipe`: what it
+        deletes or blanks is overwritten, where the database can do that."""
+
+    def read(self, *, steady: bool = False) -> AbstractContextManager["Transaction"]:
+        """`steady`: all of it sees one moment."""
 
 
 class RowRefused(Exception):
@@ -20,6 +44,8 @@ class Transaction(Protocol):
     """When it began: wall clock, microseconds UTC."""
     mono: int
     """The same moment by the clock that ages are measured with."""
+    clock_id: str
+    """Which clock that is: an age by another one is not known."""
     wakes: set[Kind]
     """What has become ready in it: once it is committed, workers that can run it are woken."""
 
@@ -31,6 +57,9 @@ class Transaction(Protocol):
 
     def many(self, sql: str, rows: Sequence[Any]) -> int:
         """How many rows were changed by all of them together."""
+
+    def insert(self, table: str, shared: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> int:
+        """Add rows that have some values in common, in their order; how many. What is there already is left alone."""
 
     def rows(self, sql: str, values: Any = ()) -> Iterator[Row]:
         """Read lazily: a caller that stops early has paid only for what it took."""

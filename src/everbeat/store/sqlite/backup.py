@@ -29,7 +29,7 @@ from everbeat.model.event import Event
 from everbeat.store.interface import Backup, Restored
 from everbeat.store.sqlite import migrate
 from everbeat.store.sqlite.blocker import users_of
-from everbeat.store.sqlite.connection import COPY_PAGES, SIDE_FILES, Database, Progress, connect
+from everbeat.store.sqlite.connection import COPY_PAGES, SIDE_FILES, Progress, SQLiteDatabase, connect
 from everbeat.store.verbs.records import ADD_EVENT, event_row
 
 PATIENCE = 30.0
@@ -45,7 +45,7 @@ BURY = """
 UPDATE everbeat_workers
    SET status = CASE status WHEN 'alive' THEN 'dead' ELSE status END, ended_at = coalesce(ended_at, :now),
        end_cause = coalesce(end_cause, 'restore'), end_reason = coalesce(end_reason, :reason),
-       boot_id = 'restored', lock_path = ''"""
+       boot_id = 'restored', clock_id = 'restored', lock_path = ''"""
 FORGET = ("DELETE FROM everbeat_roles", "DELETE FROM everbeat_health")
 
 
@@ -56,7 +56,7 @@ class CopyRefused(EverbeatError):
 # -- backup -----------------------------------------------------------------------------------------------------------
 
 
-def back_up(database: Database, path: Path, *, progress: Progress) -> Backup:
+def back_up(database: SQLiteDatabase, path: Path, *, progress: Progress) -> Backup:
     began = time.monotonic()
     path = path.absolute()
     if os.path.lexists(path):
@@ -78,7 +78,7 @@ def back_up(database: Database, path: Path, *, progress: Progress) -> Backup:
     )  # fmt: skip
 
 
-def _copy(database: Database, part: Path, progress: Progress) -> None:
+def _copy(database: SQLiteDatabase, part: Path, progress: Progress) -> None:
     with closing(connect(part, timeout=PATIENCE)) as target:
         target.execute("PRAGMA journal_mode=OFF")  # nobody else knows this file, and half of one is thrown away
         target.execute("PRAGMA synchronous=OFF")
@@ -158,7 +158,7 @@ def _sync_directory(path: Path) -> None:
 # -- restore ----------------------------------------------------------------------------------------------------------
 
 
-def restore(database: Database, path: Path, *, actor: str, file_mode: int, progress: Progress) -> Restored:
+def restore(database: SQLiteDatabase, path: Path, *, actor: str, file_mode: int, progress: Progress) -> Restored:
     """Put the backup in the place of the store. The caller knows that no live worker uses it."""
     path = path.absolute()
     exists = database.path.exists()
@@ -263,7 +263,7 @@ def _compare_page_sizes(part: Path, path: Path) -> None:
         )
 
 
-def _write_over(database: Database, part: Path, progress: Progress) -> Path:
+def _write_over(database: SQLiteDatabase, part: Path, progress: Progress) -> Path:
     """In one transaction of the store itself. What was there is copied before, up to the very last commit."""
     for _ in range(TRIES):
         before = database.data_version()
@@ -286,7 +286,7 @@ class _Changed(Exception):
     """Somebody has written to the store since it was copied."""
 
 
-def _unless_changed(database: Database, before: int) -> Callable[[int, int, int], None]:
+def _unless_changed(database: SQLiteDatabase, before: int) -> Callable[[int, int, int], None]:
     """Asked once, after the first pages, which are never all of them: the copying holds the store's write lock by then,
     and has committed nothing."""
     is_asked = False
@@ -300,7 +300,7 @@ def _unless_changed(database: Database, before: int) -> Callable[[int, int, int]
     return progress
 
 
-def _keep(database: Database, progress: Progress) -> Path:
+def _keep(database: SQLiteDatabase, progress: Progress) -> Path:
     kept = _kept_name(database.path)
     with _part_of(kept) as part:
         _copy(database, part, progress)

@@ -1,4 +1,4 @@
-"""Wake-ups between processes of one machine.
+"""`Bells` between processes of one machine.
 
 A listener owns a FIFO in a directory; whoever commits something of interest writes a byte into it. A bell may ring for
 nothing and may be lost when its ringer is killed between commit and ring, so every listener also polls, slowly. For the
@@ -23,16 +23,24 @@ import hashlib
 import os
 import secrets
 import select
+import threading
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection, Set
 from contextlib import suppress
 from pathlib import Path
 
 from everbeat import private
 from everbeat.errors import StoreUnavailable
+from everbeat.store.bells import can_run
+from everbeat.store.sqlite import side
+from everbeat.store.transaction import Kind
+from everbeat.store.verbs.living import Served
 
 SETTLED_NS = 50_000_000
 READY, STOP = b"!", b"s"
+WAKE, DONE = "wake", "done"
+SERVED_PER_SECOND = 20
+"""How often a sender asks who serves what, at most."""
 
 
 class Bell:
@@ -132,6 +140,55 @@ class Ringer:
         fd = self._fds.pop(name, None)
         if fd is not None:
             os.close(fd)
+
+
+class FifoBells:
+    """`who_serves` asks the store what each worker can run; it is asked only while somebody unknown listens: a worker
+    about to register, or declared dead. Until it is known, the stranger is woken for everything."""
+
+    def __init__(self, directory: Path, *, like: Path, who_serves: Callable[[], dict[str, Served]]) -> None:
+        self._directory = directory
+        self._like = like
+        self._who_serves = who_serves
+        self._ringing = threading.Lock()
+        self._wake = Ringer(directory / WAKE)
+        self._done = Ringer(directory / DONE)
+        self._served: dict[str, Served] = {}
+        self._served_at = 0.0
+
+    def for_worker(self, worker_id: str) -> Bell:
+        return Bell(self._made(WAKE), worker_id)
+
+    def for_waiter(self, task_id: str) -> Bell:
+        return Bell(self._made(DONE), f"{digest(task_id)}.{os.urandom(4).hex()}")
+
+    def ring_workers(self, kinds: set[Kind] | None) -> None:
+        """A busy worker finds the task by itself."""
+        with self._ringing:
+            listeners = self._wake.listeners()
+            if listeners - self._served.keys() and time.monotonic() - self._served_at > 1.0 / SERVED_PER_SECOND:
+                self._served_at = time.monotonic()
+                self._served = self._who_serves()
+            self._wake.ring(lambda name: can_run(self._served.get(name), kinds))
+
+    def ring_owners(self, workers: Collection[str]) -> None:
+        with self._ringing:
+            self._wake.ring(workers.__contains__, STOP)
+
+    def ring_waiters(self, tasks: Collection[str]) -> None:
+        with self._ringing:
+            if self._done.listeners():
+                ended = {digest(task_id) for task_id in tasks}
+                self._done.ring(lambda name: name.partition(".")[0] in ended)
+
+    def close(self) -> None:
+        with self._ringing:
+            self._wake.close()
+            self._done.close()
+
+    def _made(self, name: str) -> Path:
+        side.make_directory(self._directory, like=self._like)
+        return side.make_directory(self._directory / name, like=self._like)
 
 
 def digest(task_id: str) -> str:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from everbeat.clock import Clock
 from everbeat.errors import StoreUnavailable, TaskConflict
 from everbeat.model.task import Enqueued, NewTask
-from everbeat.store.sqlite.connection import Database, SQLiteTransaction
+from everbeat.store.sqlite.connection import SQLiteDatabase, SQLiteTransaction
 from everbeat.store.verbs import sending
 
 FILE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
@@ -24,7 +24,7 @@ STORE_ID = "SELECT value FROM everbeat_meta WHERE key = 'store_id'"
 
 
 def enqueue_on(
-    connection: sqlite3.Connection, tasks: Sequence[NewTask], *, database: Database, store_id: str, clock: Clock
+    connection: sqlite3.Connection, tasks: Sequence[NewTask], *, database: SQLiteDatabase, store_id: str, clock: Clock
 ) -> list[Enqueued]:
     """All or none of them, in the transaction that is open on the connection or begins here."""
     try:
@@ -60,7 +60,7 @@ def _plainly(connection: sqlite3.Connection) -> Iterator[None]:
         connection.row_factory, connection.text_factory = row_factory, text_factory
 
 
-def _require_same_store(connection: sqlite3.Connection, database: Database, store_id: str) -> None:
+def _require_same_store(connection: sqlite3.Connection, database: SQLiteDatabase, store_id: str) -> None:
     (file,) = connection.execute(FILE).fetchone()
     problem = f"the connection is to {file or 'a database in memory'}, the store is {database.path}"
     try:

@@ -22,8 +22,9 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ FORK_PATIENCE = 5.0
 SIDE_FILES = ("-wal", "-shm", "-journal")
 """What SQLite keeps beside a database, by these endings of its name."""
 COPY_PAGES = 1024
+WIDTHS = (128, 16, 1)
+"""How many rows one INSERT adds."""
 Progress = Callable[[int, int], None]
 DEFINITE = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
 """Errors of a statement, not of the store: the same again would fail again."""
@@ -67,12 +70,13 @@ def connect(path: Path, *, timeout: float, read_only: bool = False) -> sqlite3.C
 class SQLiteTransaction:
     """`Transaction` on a connection that is in one."""
 
-    __slots__ = ("_connection", "events", "mono", "now", "wakes")
+    __slots__ = ("_connection", "clock_id", "events", "mono", "now", "wakes")
 
     def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
         self._connection = connection
         self.now = clock.wall_us()
         self.mono = clock.mono_us()
+        self.clock_id = clock.id
         self.events: list[Event] = []
         self.wakes: set[Kind] = set()
 
@@ -82,6 +86,18 @@ class SQLiteTransaction:
     def many(self, sql: str, rows: Sequence[Any]) -> int:
         """How many rows were changed by all of them together."""
         return self._connection.executemany(sql, rows).rowcount if rows else 0
+
+    def insert(self, table: str, shared: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> int:
+        """Many rows in one statement that binds what they share once take a third of the time of one for each."""
+        common, kinds = list(shared.values()), len(columns)
+        own = [value for row in zip(*columns.values(), strict=True) for value in row]
+        added = at = 0
+        for width in WIDTHS:
+            while at + kinds * width <= len(own):
+                sql = _insertion(table, (*shared, *columns), len(common), width)
+                added += self._connection.execute(sql, common + own[at : at + kinds * width]).rowcount
+                at += kinds * width
+        return added
 
     def rows(self, sql: str, values: Any = ()) -> Iterator[Row]:
         """Read lazily: a caller that stops early has paid only for what it took."""
@@ -119,7 +135,19 @@ class SQLiteTransaction:
         self._connection.execute("RELEASE part")
 
 
-class Database:
+@lru_cache(maxsize=64)
+def _insertion(table: str, columns: tuple[str, ...], shared: int, width: int) -> str:
+    common = ", ".join(f"?{number}" for number in range(1, shared + 1))
+    kinds = len(columns) - shared
+    rows = (
+        ", ".join(f"?{number}" for number in range(first, first + kinds))
+        for first in range(shared + 1, shared + 1 + kinds * width, kinds)
+    )
+    values = ", ".join(f"({common}, {row})" for row in rows)
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES {values} ON CONFLICT DO NOTHING"
+
+
+class SQLiteDatabase:
     def __init__(self, path: Path, *, durability: str, clock: Clock, patience: float) -> None:
         self.path = path
         self.clock = clock
@@ -210,6 +238,8 @@ class Database:
                 if self._writer is writer:
                     writer.execute(f"PRAGMA busy_timeout={BEGIN_WAIT_MS}")
 
+    refused: tuple[type[Exception], ...] = REFUSED
+
     @property
     def is_same_file(self) -> bool:
         """Whether the file that was opened first is still the one of this name. Asked of the name only."""
@@ -226,6 +256,9 @@ class Database:
         with self.alone() as connection:
             busy, _, moved = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         return not busy, moved
+
+    def empty_log(self) -> None:
+        self.checkpoint("TRUNCATE")
 
     def condemn(self) -> None:
         """It is damaged: whatever is done from now on in this process, nothing moves the log into it."""
@@ -411,7 +444,7 @@ class Database:
         return f"{self.path}: {who}; could not write for {self.patience:.0f}s. Nothing was changed."
 
 
-_OPEN: "weakref.WeakSet[Database]" = weakref.WeakSet()
+_OPEN: "weakref.WeakSet[SQLiteDatabase]" = weakref.WeakSet()
 _UNSAFE: set[Path] = set()
 """Files that this process inherited in the middle of a transaction of its parent."""
 _DAMAGED: set[Path] = set()

@@ -22,7 +22,7 @@ from typing import Any
 
 from everbeat.errors import StoreDamaged
 from everbeat.model.integrity import IntegrityResult
-from everbeat.store.sqlite.connection import Database
+from everbeat.store.sqlite.connection import SQLiteDatabase
 
 PROBE = Path(__file__).with_name("integrity_probe.py")
 EVERYTHING = 2**31 - 1
@@ -91,7 +91,7 @@ def check(path: Path, *, budget: float) -> IntegrityResult:
     )
 
 
-def repair(database: Database, found: IntegrityResult) -> IntegrityResult:
+def repair(database: SQLiteDatabase, found: IntegrityResult) -> IntegrityResult:
     """Rebuild the indexes, and keep that only if nothing else is wrong."""
     began = time.monotonic()
     findings = _Findings()

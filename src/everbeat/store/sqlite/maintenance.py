@@ -8,7 +8,7 @@ from everbeat.clock import SystemClock
 from everbeat.errors import StoreUnavailable
 from everbeat.store.interface import Backup, Restored, Schema
 from everbeat.store.sqlite import backup, migrate, side
-from everbeat.store.sqlite.connection import Database
+from everbeat.store.sqlite.connection import SQLiteDatabase
 from everbeat.store.sqlite.store import SQLiteStore
 
 
@@ -56,15 +56,15 @@ class SQLiteMaintenance:
             return backup.restore(database, path, actor=actor, file_mode=self._file_mode, progress=progress)
 
     @contextmanager
-    def _existing(self) -> Iterator[Database]:
+    def _existing(self) -> Iterator[SQLiteDatabase]:
         if not self._path.exists():
             raise StoreUnavailable(f"there is no store at {self._path}")
         with self._database() as database:
             yield database
 
     @contextmanager
-    def _database(self) -> Iterator[Database]:
-        database = Database(
+    def _database(self) -> Iterator[SQLiteDatabase]:
+        database = SQLiteDatabase(
             self._path, durability=self._durability, clock=SystemClock(), patience=self._patience
         )  # fmt: skip
         with closing(database):

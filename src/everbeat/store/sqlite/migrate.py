@@ -7,7 +7,7 @@ from pathlib import Path
 
 from everbeat.errors import SchemaMismatch, StoreUnavailable
 from everbeat.model.state import TaskStatus
-from everbeat.store.sqlite.connection import Database
+from everbeat.store.sqlite.connection import SQLiteDatabase
 
 IS_OURS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'everbeat_meta'"
 VERSION = "SELECT value FROM everbeat_meta WHERE key = 'schema_version'"
@@ -24,7 +24,7 @@ def newest() -> int:
     return steps()[-1][0]
 
 
-def version_of(database: Database) -> int | None:
+def version_of(database: SQLiteDatabase) -> int | None:
     """None for a file without our tables."""
     with database.read(steady=True) as tx:
         if tx.one(IS_OURS) is None:
@@ -64,7 +64,7 @@ def _set_meta(key: str, value: str) -> str:
     return SET_META.replace("(?, ?)", f"('{key}', '{value}')") + ";"
 
 
-def upgrade(database: Database) -> int:
+def upgrade(database: SQLiteDatabase) -> int:
     """Bring the schema to the newest step, all or nothing, and say which it had. Raises SchemaMismatch if it is newer
     than this program."""
     with database.alone() as connection:
@@ -92,7 +92,7 @@ def version_in(connection: sqlite3.Connection, path: Path) -> int | None:
     return _number(path, connection.execute(VERSION).fetchone())
 
 
-def create(database: Database) -> int:
+def create(database: SQLiteDatabase) -> int:
     """Make the schema if the store has none, and say which it has now. Several processes may try at once; a file with
     somebody else's tables gets ours beside them."""
     with database.alone() as connection:

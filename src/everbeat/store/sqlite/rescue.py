@@ -17,7 +17,7 @@ from everbeat.errors import StoreUnavailable
 from everbeat.model.integrity import Rescue
 from everbeat.store.moments import moment
 from everbeat.store.sqlite import integrity, side
-from everbeat.store.sqlite.connection import Database
+from everbeat.store.sqlite.connection import SQLiteDatabase
 
 # The newest report whose integrity check went well.
 LAST_GOOD = """
@@ -41,7 +41,7 @@ SALVAGE_SECONDS = 60.0
 
 def rescue(path: Path) -> Rescue:
     """From here on no connection of this process to the file is closed, so that its log stays where it is."""
-    database = Database(path, durability="full", clock=SystemClock(), patience=PATIENCE)
+    database = SQLiteDatabase(path, durability="full", clock=SystemClock(), patience=PATIENCE)
     database.condemn()
     url = shlex.quote(f"sqlite:///{path}")
     backup = f"everbeat db backup {shlex.quote(f'{path}.backup')} --db {url}"
@@ -60,7 +60,7 @@ def rescue(path: Path) -> Rescue:
     return Rescue(recovery_point=recovery_point(database), backup_command=backup, steps=tuple(steps))
 
 
-def recovery_point(database: Database) -> str:
+def recovery_point(database: SQLiteDatabase) -> str:
     """The last moment that is known to be good."""
     try:
         with database.read() as tx:
@@ -74,7 +74,7 @@ def recovery_point(database: Database) -> str:
     return f"unknown: no integrity check that passed is recorded. The files were last changed at {_stamp(at)}"
 
 
-def salvage(database: Database) -> Path | None:
+def salvage(database: SQLiteDatabase) -> Path | None:
     """A whole copy in the side directory, if one can be made, and named by the state of the files it was made from.
     VACUUM copies the indexes page by page, so a damaged one is left behind only if the tables are copied row by row."""
     try:

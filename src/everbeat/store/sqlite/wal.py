@@ -9,13 +9,13 @@ from pathlib import Path
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.integrity import Checkpoint
-from everbeat.store.sqlite.connection import Database
+from everbeat.store.sqlite.connection import SQLiteDatabase
 
 WAIT_MS = 100
 """For a reader. All other writers wait meanwhile."""
 
 
-def restore_mode(database: Database) -> str | None:
+def restore_mode(database: SQLiteDatabase) -> str | None:
     """See to it that there is a write-ahead log; the mode that was found instead, if any."""
     with database.read() as tx:
         tx.one("SELECT 1 FROM sqlite_master LIMIT 1")  # a connection knows the mode of its last look
@@ -32,7 +32,7 @@ def restore_mode(database: Database) -> str | None:
     return str(found)
 
 
-def checkpoint(database: Database) -> Checkpoint:
+def checkpoint(database: SQLiteDatabase) -> Checkpoint:
     with database.alone() as connection:
         connection.execute(f"PRAGMA busy_timeout={WAIT_MS}")
         _, frames, moved = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()

@@ -33,17 +33,18 @@ SELECT {CLASS}, count(*), max(seq), json_group_array(seq)
   FROM (SELECT seq, {CLASS} FROM everbeat_tasks
          WHERE status IN ('CLAIMED', 'RUNNING') AND worker_id IS ? AND seq > ? AND exclusive_key IS NULL
            AND cancel_requested_at IS NULL
-         ORDER BY seq LIMIT ?)
+         ORDER BY seq LIMIT ?) AS few
  GROUP BY {CLASS}"""
 
 UNCANCELLED = " AND cancel_requested_at IS NULL"
 """One whose end was asked for after it was read is another class, and ends otherwise."""
 
-# Primary key: which tasks, in the three statements below and in ENDING_WHERE. The plus keeps SQLite from going through
-# everbeat_tasks_owned as well.
+# Primary key: which tasks, in the three statements below and in ENDING_WHERE. Owner and state are
+# compared as expressions, so that nobody goes through everbeat_tasks_owned instead.
 AMONG = " AND seq IN (SELECT value FROM json_each(:seqs))"
 OWNED_AS_DECIDED = (
-    "FROM everbeat_tasks WHERE fence = :fence AND +worker_id IS :worker_id AND status IN ('CLAIMED', 'RUNNING')" + AMONG
+    "FROM everbeat_tasks WHERE fence = :fence AND coalesce(worker_id, '') = coalesce(:worker_id, '')"
+    " AND status || '' IN ('CLAIMED', 'RUNNING')" + AMONG
 )
 
 ADD_HISTORY = f"""
@@ -56,13 +57,14 @@ INSERT INTO everbeat_attempts (task_id, attempt, fence, outcome, will_retry, bil
                                error_code, error_message, error, worker_id, hostname)
 SELECT id, attempt, fence, :error_code, :will_retry, :billed, started_at, :now, :error_code, :error_message, :error,
        worker_id, (SELECT hostname FROM everbeat_workers WHERE id = :worker_id)
-{OWNED_AS_DECIDED} AND status = 'RUNNING'"""
+{OWNED_AS_DECIDED} AND status || '' = 'RUNNING'"""
 
 ADD_EVENTS = f"""
 INSERT INTO everbeat_events (at, name, task_id, worker_id, facts, wanted)
 SELECT :now, :event, id, worker_id,
-       json_object('name', name, 'attempt', attempt, 'action', :action, 'reason', :reason, 'code', :error_code,
-                   'cause', :cause), {WANTED.format(name=":event")}
+       CAST(json_object('name', name, 'attempt', attempt, 'action', CAST(:action AS TEXT),
+                        'reason', CAST(:reason AS TEXT), 'code', CAST(:error_code AS TEXT),
+                        'cause', CAST(:cause AS TEXT)) AS TEXT), {WANTED.format(name=":event")}
 {OWNED_AS_DECIDED}"""
 
 STATUSES = {status.value: status for status in TaskStatus}

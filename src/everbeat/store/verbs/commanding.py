@@ -51,7 +51,8 @@ SELECT seq, name, unique_key FROM everbeat_tasks WHERE seq IN ({seqs}) AND uniqu
 REVIVE = f"""
 UPDATE everbeat_tasks
    SET status = 'PENDING', fence = fence + 1, worker_id = NULL, free_attempts = attempt, crash_count = 0,
-       lost_count = 0, dispatch_count = 0, solo = max(solo, quarantined), quarantined = 0, due_at = NULL, run_at = ?,
+       lost_count = 0, dispatch_count = 0,
+       solo = CASE WHEN solo > quarantined THEN solo ELSE quarantined END, quarantined = 0, due_at = NULL, run_at = ?,
        good_until = NULL, started_at = NULL, finished_at = NULL, waiting_for = {IN_LINE},
        cancel_requested_at = NULL,
        error_code = NULL, error_message = NULL, error = NULL, progress = NULL
@@ -62,7 +63,7 @@ REQUEUE = f"""
 UPDATE everbeat_tasks
    SET fence = fence + 1, worker_id = NULL, due_at = NULL, run_at = ?, waiting_for = {IN_LINE},
        cancel_requested_at = NULL,
-       free_attempts = free_attempts + (status = 'RUNNING'), status = 'PENDING'
+       free_attempts = free_attempts + CASE WHEN status = 'RUNNING' THEN 1 ELSE 0 END, status = 'PENDING'
  WHERE seq IN ({{seqs}})"""
 
 GIVE_UP = """
@@ -226,7 +227,7 @@ def _fit(order: Order, wanted: TaskFilter) -> tuple[str, list[Any]]:
     statuses = [status for status in order.statuses if not wanted.statuses or status in wanted.statuses]
     asked = list(conditions(replace(wanted, statuses=statuses)))
     if not statuses:
-        asked.append(("0", []))
+        asked.append(("1 = 0", []))
     if order.is_for_quarantine:
         asked.append(("quarantined = 1", []))
     if order in (Order.REQUEUE, Order.FAIL) and not wanted.force:

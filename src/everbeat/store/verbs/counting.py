@@ -54,7 +54,7 @@ OLDEST = """
 SELECT min(run_at) FROM
     (SELECT run_at FROM everbeat_tasks
       WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name = ? AND priority = ?
-      ORDER BY seq LIMIT 1000)"""
+      ORDER BY seq LIMIT 1000) AS first"""
 
 QUARANTINED = "SELECT count(*) FROM everbeat_tasks WHERE quarantined = 1"
 

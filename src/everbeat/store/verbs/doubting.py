@@ -26,8 +26,8 @@ SELECT id, due_at FROM everbeat_tasks
  WHERE status = 'PENDING' AND due_at IS NOT NULL AND due_at > ? ORDER BY due_at LIMIT ?"""
 
 # everbeat_workers_alive. A beat in the future of its own kernel.
-FUTURE_BEATS = "SELECT id FROM everbeat_workers WHERE status = 'alive' AND boot_id = ? AND beat_mono > ? LIMIT ?"
-BOOT = "SELECT boot_id FROM everbeat_health WHERE id = 1"
+FUTURE_BEATS = "SELECT id FROM everbeat_workers WHERE status = 'alive' AND clock_id = ? AND beat_mono > ? LIMIT ?"
+BOOT = "SELECT clock_id FROM everbeat_health WHERE id = 1"
 
 NEWEST_SEQ = "SELECT seq FROM sqlite_sequence WHERE name = 'everbeat_tasks'"
 FENCE = "SELECT fence FROM everbeat_tasks WHERE seq = ?"

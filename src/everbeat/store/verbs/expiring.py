@@ -31,27 +31,28 @@ UPDATE everbeat_tasks
    SET status = 'EXPIRED', fence = fence + 1, finished_at = ?, due_at = NULL, waiting_for = NULL
  WHERE seq = ? AND fence = ? AND status = 'PENDING'"""
 
-CLOCK = "SELECT wall_offset, steady_since_mono FROM everbeat_clock WHERE id = 1 AND boot_id = ?"
+CLOCK = "SELECT wall_offset, steady_since_mono FROM everbeat_clock WHERE id = 1 AND clock_id = ?"
 NOTE = """
-INSERT INTO everbeat_clock (id, boot_id, wall_offset, steady_since_mono) VALUES (1, ?, ?, ?)
+INSERT INTO everbeat_clock (id, clock_id, wall_offset, steady_since_mono) VALUES (1, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE
-   SET boot_id = excluded.boot_id, wall_offset = excluded.wall_offset, steady_since_mono = excluded.steady_since_mono"""
+   SET clock_id = excluded.clock_id, wall_offset = excluded.wall_offset,
+       steady_since_mono = excluded.steady_since_mono"""
 
 
-def is_due(tx: Transaction, *, boot_id: str, settle_us: int) -> bool:
+def is_due(tx: Transaction, *, settle_us: int) -> bool:
     """Whether `expire` has anything to write."""
     first = tx.one(NEXT)
     if first is None or first[0] is None:
         return False
-    since, is_news = _steady_since(tx, boot_id)
+    since, is_news = _steady_since(tx)
     return is_news or (first[0] <= tx.now and tx.mono - since >= settle_us)
 
 
-def expire(tx: Transaction, *, boot_id: str, settle_us: int) -> list[str]:
+def expire(tx: Transaction, *, settle_us: int) -> list[str]:
     """The ids of at most one bite."""
-    since, is_news = _steady_since(tx, boot_id)
+    since, is_news = _steady_since(tx)
     if is_news:
-        tx.run(NOTE, (boot_id, tx.now - tx.mono, since))
+        tx.run(NOTE, (tx.clock_id, tx.now - tx.mono, since))
     if tx.mono - since < settle_us:
         return []
     over = tx.all(OVER, (tx.now, BITE))
@@ -68,10 +69,10 @@ def expire(tx: Transaction, *, boot_id: str, settle_us: int) -> list[str]:
     return [task_id for _, _, task_id, *_ in over]
 
 
-def _steady_since(tx: Transaction, boot_id: str) -> tuple[int, bool]:
+def _steady_since(tx: Transaction) -> tuple[int, bool]:
     """Since when the wall clock has not been set, and whether that is worth noting. A clock that is a little ahead or
     behind what was noted has drifted, or is being slewed."""
-    noted = tx.one(CLOCK, (boot_id,))
+    noted = tx.one(CLOCK, (tx.clock_id,))
     if noted is None:
         return ALWAYS, True
     off = abs(tx.now - tx.mono - noted[0])

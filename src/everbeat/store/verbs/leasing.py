@@ -1,7 +1,7 @@
 """Which tasks with exclusive keys may be taken from an owner that is not proven gone: those whose lease is over.
 
 The silence is tested in the transaction that acts on it, by the lease that the owner itself has announced: it has
-stopped such tasks before that time (PROTOCOL 24). A row of another boot is silent without end; an owner without a row
+stopped such tasks before that time (PROTOCOL 24). A row of another clock is silent without end; an owner without a row
 has nothing that could be waited for.
 """
 
@@ -13,16 +13,16 @@ from everbeat.store.transaction import Transaction
 
 IS_HELD = """
 SELECT 1 FROM everbeat_workers
- WHERE id = ? AND boot_id = ? AND abs(? - beat_mono) <= exclusive_lease_ms * 1000"""
+ WHERE id = ? AND clock_id = ? AND abs(? - beat_mono) <= exclusive_lease_ms * 1000"""
 
 
-def are_free(tx: Transaction, verdicts: Sequence[tuple[Orphan, Verdict]], *, boot_id: str) -> list[bool]:
+def are_free(tx: Transaction, verdicts: Sequence[tuple[Orphan, Verdict]]) -> list[bool]:
     """Whether each may be decided now. Where its code is known not to run any more, or has no key, it always may."""
-    return [not _is_leased(orphan) or not is_held(tx, orphan.claim.worker_id, boot_id) for orphan, _ in verdicts]
+    return [not _is_leased(orphan) or not is_held(tx, orphan.claim.worker_id) for orphan, _ in verdicts]
 
 
-def is_held(tx: Transaction, worker_id: str | None, boot_id: str) -> bool:
-    return tx.one(IS_HELD, (worker_id, boot_id, tx.mono)) is not None
+def is_held(tx: Transaction, worker_id: str | None) -> bool:
+    return tx.one(IS_HELD, (worker_id, tx.clock_id, tx.mono)) is not None
 
 
 def _is_leased(orphan: Orphan) -> bool:

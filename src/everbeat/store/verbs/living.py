@@ -2,7 +2,8 @@
 
 A beat never revives (PROTOCOL 2): it is an UPDATE that asks for `alive`, and 0 rows means "I was declared dead".
 Death is one compare-and-set; when silence is the evidence, the silence is tested again in it. Liveness ages are
-monotonic microseconds of one boot (PROTOCOL 15): a row of another boot is silent without end.
+microseconds of one clock, that of the boot or of the database (PROTOCOL 15): a row of another clock is silent
+without end.
 """
 
 import json
@@ -27,14 +28,14 @@ LONGEST_LEASE_US = 2 * 3_600_000_000
 STORE_ID = "SELECT value FROM everbeat_meta WHERE key = 'store_id'"
 
 REGISTER = """
-INSERT INTO everbeat_workers (id, name, status, hostname, boot_id, pid, pid_started, pid_namespace, lock_path,
+INSERT INTO everbeat_workers (id, name, status, hostname, boot_id, clock_id, pid, pid_started, pid_namespace, lock_path,
                               lock_device, lock_inode, queues, task_names, processes, async_slots, beat_interval_ms,
                               exclusive_lease_ms, version, started_at, beat_at, beat_mono)
-VALUES (?, ?, 'alive', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+VALUES (?, ?, 'alive', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 RENEW_NAMES = "UPDATE everbeat_workers SET task_names = ? WHERE id = ? AND status = 'alive'"
 
-BEATER = "SELECT boot_id, status, beat_seq FROM everbeat_workers WHERE id = ?"
+BEATER = "SELECT status, beat_seq FROM everbeat_workers WHERE id = ?"
 
 BEAT = """
 UPDATE everbeat_workers SET beat_at = ?, beat_mono = ?, beat_seq = beat_seq + 1 WHERE id = ? AND status = 'alive'"""
@@ -50,35 +51,37 @@ INSERT INTO everbeat_worker_states
 SELECT id, ?, hostname, pid, started_at, processes, async_slots, queues, ?, ?, ?, ?, ?, ?, ?, ?
   FROM everbeat_workers WHERE id = ?"""
 
-HEALTH = "SELECT healthy_since_mono, last_write_mono FROM everbeat_health WHERE id = 1 AND boot_id = ?"
+HEALTH = "SELECT healthy_since_mono, last_write_mono FROM everbeat_health WHERE id = 1 AND clock_id = ?"
 
 # everbeat_workers_alive. Who could have written, and how often it does.
-BEATS = "SELECT beat_mono, beat_interval_ms FROM everbeat_workers WHERE status = 'alive' AND boot_id = ?"
+BEATS = "SELECT beat_mono, beat_interval_ms FROM everbeat_workers WHERE status = 'alive' AND clock_id = ?"
 
 SET_HEALTH = """
-INSERT INTO everbeat_health (id, boot_id, healthy_since_mono, last_write_mono) VALUES (1, :boot_id, :since, :mono)
-ON CONFLICT (id) DO UPDATE SET boot_id = :boot_id, healthy_since_mono = :since, last_write_mono = :mono"""
+INSERT INTO everbeat_health (id, clock_id, healthy_since_mono, last_write_mono) VALUES (1, :clock_id, :since, :mono)
+ON CONFLICT (id) DO UPDATE SET clock_id = :clock_id, healthy_since_mono = :since, last_write_mono = :mono"""
 
 RETIRE = """
 UPDATE everbeat_workers SET status = 'stopped', ended_at = ?, end_cause = 'stopped', end_reason = 'stopped'
  WHERE id = ? AND status = 'alive'"""
 
-LAST_BEAT = "SELECT beat_mono FROM everbeat_workers WHERE id = ? AND boot_id = ?"
+# A flush of that worker, which has read that it is alive, is waited for: what it claims is found afterwards.
+LAST_BEAT = "SELECT beat_mono FROM everbeat_workers WHERE id = ? AND clock_id = ? /*pg: FOR UPDATE */"
 
 # The verdict is tested again in the write that makes it true.
 DECLARE_DEAD = """
 UPDATE everbeat_workers SET status = 'dead', ended_at = :now, end_cause = :cause, end_reason = :reason
- WHERE id = :id AND status = 'alive' AND (:silent IS NULL OR boot_id <> :boot_id
-                                               OR abs(:mono - beat_mono) > :silent)"""
+ WHERE id = :id AND status = 'alive'"""
+IF_SILENT = " AND (clock_id <> :clock_id OR abs(:mono - beat_mono) > :silent)"
 
 FREE_ROLES = "DELETE FROM everbeat_roles WHERE worker_id = ?"
 
 TAKE_ROLE = """
-INSERT INTO everbeat_roles (role, worker_id, boot_id, until_mono) VALUES (:role, :id, :boot_id, :until)
-ON CONFLICT (role) DO UPDATE SET worker_id = :id, boot_id = :boot_id, until_mono = :until
- WHERE worker_id = :id OR boot_id <> :boot_id OR until_mono < :mono OR until_mono > :mono + :longest"""
+INSERT INTO everbeat_roles (role, worker_id, clock_id, until_mono) VALUES (:role, :id, :clock_id, :until)
+ON CONFLICT (role) DO UPDATE SET worker_id = :id, clock_id = :clock_id, until_mono = :until
+ WHERE everbeat_roles.worker_id = :id OR everbeat_roles.clock_id <> :clock_id
+    OR everbeat_roles.until_mono < :mono OR everbeat_roles.until_mono > :mono + :longest"""
 
-ROLE_HOLDER = "SELECT worker_id FROM everbeat_roles WHERE role = ? AND boot_id = ? AND until_mono >= ?"
+ROLE_HOLDER = "SELECT worker_id FROM everbeat_roles WHERE role = ? AND clock_id = ? AND until_mono >= ?"
 
 SERVED = "SELECT id, queues, task_names FROM everbeat_workers WHERE status = 'alive'"
 
@@ -86,7 +89,7 @@ WORKERS = """
 SELECT w.id, w.name, w.status, w.hostname, w.boot_id, w.pid, w.pid_started, w.pid_namespace, w.lock_path, w.lock_device,
        w.lock_inode, w.queues, w.processes, w.async_slots, w.beat_interval_ms, w.version, w.started_at, w.beat_at,
        w.beat_mono, w.ended_at, w.end_reason,
-       {held}, w.exclusive_lease_ms
+       {held}, w.exclusive_lease_ms, w.clock_id
   FROM everbeat_workers w"""
 WORKERS_ALIVE = WORKERS.format(held="0") + " WHERE w.status = 'alive' ORDER BY w.id"
 WORKERS_ALL = (
@@ -116,11 +119,11 @@ def store_id(tx: Transaction) -> str:
 
 def register(tx: Transaction, worker: NewWorker) -> None:
     host, lock = worker.host, worker.lock
-    _keep_health(tx, host.boot_id)
+    _keep_health(tx)
     tx.run(
         REGISTER,
-        (worker.id, worker.name, host.name, host.boot_id, host.pid, host.pid_started, host.pid_namespace, lock.path,
-         lock.device, lock.inode, None if worker.queues is None else json.dumps(worker.queues),
+        (worker.id, worker.name, host.name, host.boot_id, tx.clock_id, host.pid, host.pid_started, host.pid_namespace,
+         lock.path, lock.device, lock.inode, None if worker.queues is None else json.dumps(worker.queues),
          json.dumps(worker.task_names), worker.processes, worker.async_slots, worker.beat_interval_ms,
          worker.exclusive_lease_ms, worker.version, tx.now, tx.now, tx.mono),
     )  # fmt: skip
@@ -134,20 +137,19 @@ def renew_names(tx: Transaction, worker_id: str, task_names: Collection[str]) ->
 
 def beat(tx: Transaction, worker_id: str, held: Collection[Held], seen: int | None = None) -> Beat:
     beater = tx.one(BEATER, (worker_id,))
-    if seen is not None and (beater is None or beater[2] < seen):
+    if seen is not None and (beater is None or beater[1] < seen):
         return Beat(alive=False, is_older=True)
-    if beater is None or beater[1] != WorkerStatus.ALIVE:
+    if beater is None or beater[0] != WorkerStatus.ALIVE:
         return Beat(alive=False)
-    boot_id, _, seq = beater
-    _keep_health(tx, boot_id)
+    _keep_health(tx)
     tx.run(BEAT, (tx.now, tx.mono, worker_id))
     beat_for_tasks(tx, worker_id, held)
-    return Beat(alive=True, seq=seq + 1)
+    return Beat(alive=True, seq=beater[1] + 1)
 
 
 def standing(tx: Transaction, worker_id: str, *, is_same_file: bool) -> Standing:
     beater = tx.one(BEATER, (worker_id,))
-    return Standing(store_id=store_id(tx), beat_seq=beater[2] if beater else None, is_same_file=is_same_file)
+    return Standing(store_id=store_id(tx), beat_seq=beater[1] if beater else None, is_same_file=is_same_file)
 
 
 def renew(tx: Transaction, worker_id: str) -> None:
@@ -172,11 +174,15 @@ def retire(tx: Transaction, worker_id: str, facts: Mapping[str, Any]) -> bool:
     return True
 
 
-def declare_dead(tx: Transaction, worker_id: str, *, boot_id: str, reason: str, cause: str, silent_for_us: int | None,
+def declare_dead(tx: Transaction, worker_id: str, *, reason: str, cause: str, silent_for_us: int | None,
                  unseen_for_us: int | None = None) -> bool:  # fmt: skip
-    values = {"id": worker_id, "now": tx.now, "mono": tx.mono, "boot_id": boot_id, "silent": silent_for_us}
-    beat = tx.one(LAST_BEAT, (worker_id, boot_id))
-    if not tx.run(DECLARE_DEAD, values | {"cause": cause, "reason": text(reason)}):
+    values = {"id": worker_id, "now": tx.now, "cause": cause, "reason": text(reason)}
+    condition = ""
+    if silent_for_us is not None:
+        condition = IF_SILENT
+        values |= {"mono": tx.mono, "clock_id": tx.clock_id, "silent": silent_for_us}
+    beat = tx.one(LAST_BEAT, (worker_id, tx.clock_id))
+    if not tx.run(DECLARE_DEAD + condition, values):
         return False
     tx.run(FREE_ROLES, (worker_id,))
     facts: dict[str, Any] = {"cause": cause, "reason": reason}
@@ -187,8 +193,8 @@ def declare_dead(tx: Transaction, worker_id: str, *, boot_id: str, reason: str, 
     return True
 
 
-def take_role(tx: Transaction, role: str, worker_id: str, *, boot_id: str, lease_us: int) -> bool:
-    values = {"role": role, "id": worker_id, "boot_id": boot_id, "mono": tx.mono, "until": tx.mono + lease_us,
+def take_role(tx: Transaction, role: str, worker_id: str, *, lease_us: int) -> bool:
+    values = {"role": role, "id": worker_id, "clock_id": tx.clock_id, "mono": tx.mono, "until": tx.mono + lease_us,
               "longest": LONGEST_LEASE_US}  # fmt: skip
     if not tx.run(TAKE_ROLE, values):
         return False
@@ -196,18 +202,18 @@ def take_role(tx: Transaction, role: str, worker_id: str, *, boot_id: str, lease
     return True
 
 
-def role_holder(tx: Transaction, role: str, *, boot_id: str) -> str | None:
-    row = tx.one(ROLE_HOLDER, (role, boot_id, tx.mono))
+def role_holder(tx: Transaction, role: str) -> str | None:
+    row = tx.one(ROLE_HOLDER, (role, tx.clock_id, tx.mono))
     return row[0] if row else None
 
 
-def healthy_for_us(tx: Transaction, boot_id: str) -> int:
-    since = _healthy_since(tx, boot_id)
+def healthy_for_us(tx: Transaction) -> int:
+    since = _healthy_since(tx)
     return 0 if since is None else tx.mono - since
 
 
-def workers(tx: Transaction, *, boot_id: str, alive_only: bool) -> list[WorkerInfo]:
-    return [_info(row, tx.mono, boot_id) for row in tx.all(WORKERS_ALIVE if alive_only else WORKERS_ALL)]
+def workers(tx: Transaction, *, alive_only: bool) -> list[WorkerInfo]:
+    return [_info(row, tx) for row in tx.all(WORKERS_ALIVE if alive_only else WORKERS_ALL)]
 
 
 def served(tx: Transaction) -> Iterator[tuple[str, Served]]:
@@ -217,27 +223,27 @@ def served(tx: Transaction) -> Iterator[tuple[str, Served]]:
         yield worker_id, Served(None if served is None else frozenset(served), frozenset(_names(names) or ()))
 
 
-def _keep_health(tx: Transaction, boot_id: str) -> None:
+def _keep_health(tx: Transaction) -> None:
     """The store is written now; was it since the last time? Asked before the writer's own beat is renewed."""
-    since = _healthy_since(tx, boot_id)
-    tx.run(SET_HEALTH, {"boot_id": boot_id, "since": tx.mono if since is None else since, "mono": tx.mono})
+    since = _healthy_since(tx)
+    tx.run(SET_HEALTH, {"clock_id": tx.clock_id, "since": tx.mono if since is None else since, "mono": tx.mono})
 
 
-def _healthy_since(tx: Transaction, boot_id: str) -> int | None:
+def _healthy_since(tx: Transaction) -> int | None:
     """None: the store, or everybody who writes to it, stands still or stood still until now."""
-    health = tx.one(HEALTH, (boot_id,))
+    health = tx.one(HEALTH, (tx.clock_id,))
     if health is None:
         return None
     since, last_write = health
     if since > tx.mono:
         return None  # not of our writing
-    return None if is_outage(last_write, tx.mono, tx.all(BEATS, (boot_id,))) else int(since)
+    return None if is_outage(last_write, tx.mono, tx.all(BEATS, (tx.clock_id,))) else int(since)
 
 
-def _info(row: Row, mono: int, boot_id: str) -> WorkerInfo:
+def _info(row: Row, tx: Transaction) -> WorkerInfo:
     """A row that somebody wrote by hand must not keep the others from being seen: what makes no sense in it is taken
     for nothing, or for silence."""
-    same_boot = row[4] == boot_id
+    same_clock = row[23] == tx.clock_id
     return WorkerInfo(
         id=row[0],
         name=row[1],
@@ -251,8 +257,8 @@ def _info(row: Row, mono: int, boot_id: str) -> WorkerInfo:
         version=row[15],
         started_at=moment(_number(row[16])),
         last_beat_at=moment(_number(row[17])),
-        silent_for_us=abs(mono - _number(row[18])) if same_boot else FOREVER_US,
-        same_boot=same_boot,
+        silent_for_us=abs(tx.mono - _number(row[18])) if same_clock else FOREVER_US,
+        same_clock=same_clock,
         ended_at=moment_or_none(row[19] if isinstance(row[19], int) else None),
         end_reason=row[20],
         held=row[21],

@@ -7,15 +7,15 @@ from everbeat.store.verbs import counting, doubting, telling, totals
 
 WORKERS = "SELECT status, count(*) FROM everbeat_workers GROUP BY status"
 
-# everbeat_workers_alive. A worker of another boot is as silent as it can be: since its last beat by the wall clock.
+# everbeat_workers_alive. A worker of another clock is as silent as it can be: since its last beat by the wall clock.
 SILENCE = """
-SELECT max(CASE WHEN boot_id = ? THEN ? - beat_mono ELSE ? - beat_at END) FROM everbeat_workers
+SELECT max(CASE WHEN clock_id = ? THEN ? - beat_mono ELSE ? - beat_at END) FROM everbeat_workers
  WHERE status = 'alive'"""
 
 
-def measure(tx: Transaction, *, boot_id: str) -> Measures:
+def measure(tx: Transaction) -> Measures:
     counted: dict[str, int] = dict(tx.all(WORKERS))
-    silence = tx.one(SILENCE, (boot_id, tx.mono, tx.now))
+    silence = tx.one(SILENCE, (tx.clock_id, tx.mono, tx.now))
     return Measures(
         counts=counting.counts(tx),
         quarantined=counting.quarantined(tx),

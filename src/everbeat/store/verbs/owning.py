@@ -30,7 +30,8 @@ from everbeat.store.verbs.queueing import Places, is_ready
 from everbeat.store.verbs.records import Records, StoredError, add_events, stored_error, text
 from everbeat.store.verbs.turns import IN_LINE, hand_over
 
-STANDING = "SELECT status, beat_seq FROM everbeat_workers WHERE id = ?"
+# Who declares this worker dead waits for the end of the flush.
+STANDING = "SELECT status, beat_seq FROM everbeat_workers WHERE id = ? /*pg: FOR KEY SHARE */"
 
 # Fast path of `end`: most runs end in a result. Primary key; refuses a superseded owner.
 COMPLETE = """
@@ -48,10 +49,11 @@ UPDATE everbeat_tasks
        worker_id = CASE WHEN :finished_at IS NULL THEN NULL ELSE worker_id END,
        free_attempts = free_attempts + CASE WHEN status = 'RUNNING' THEN :free ELSE 0 END,
        crash_count = crash_count + :crashes, lost_count = lost_count + :losses,
-       dispatch_count = dispatch_count + :dispatches, solo = max(solo, :solo), quarantined = :quarantined,
+       dispatch_count = dispatch_count + :dispatches, solo = CASE WHEN solo > :solo THEN solo ELSE :solo END,
+       quarantined = :quarantined,
        error_code = coalesce(:error_code, error_code), error_message = coalesce(:error_message, error_message),
        error = coalesce(:error, error), progress = CASE WHEN :finished_at IS NULL THEN NULL ELSE progress END
- WHERE fence = :fence AND +worker_id IS :worker_id AND status IN ({{sources}})"""
+ WHERE fence = :fence AND coalesce(worker_id, '') = coalesce(:worker_id, '') AND status || '' IN ({{sources}})"""
 
 ENDING_WHERE = {
     change: ENDED.format(sources=", ".join(f"'{state}'" for state in sorted(OWNED.intersection(sources(change)))))
@@ -115,12 +117,12 @@ UPDATE everbeat_tasks SET status = 'CLAIMED', fence = fence + 1, worker_id = ?, 
 RIPEN = f"""
 UPDATE everbeat_tasks SET due_at = NULL, waiting_for = {IN_LINE}
  WHERE seq IN (SELECT seq FROM everbeat_tasks WHERE status = 'PENDING' AND due_at IS NOT NULL AND due_at <= ?
-                ORDER BY due_at LIMIT 1000)"""
+                ORDER BY due_at LIMIT 1000 /*pg: FOR UPDATE SKIP LOCKED */)"""
 
 RIPE_KEYS = """
 SELECT DISTINCT exclusive_key FROM
     (SELECT exclusive_key FROM everbeat_tasks WHERE status = 'PENDING' AND due_at IS NOT NULL AND due_at <= ?
-      ORDER BY due_at LIMIT 1000)"""
+      ORDER BY due_at LIMIT 1000) AS ripe"""
 
 NEXT_DUE = "SELECT min(due_at) FROM everbeat_tasks WHERE status = 'PENDING' AND due_at IS NOT NULL"
 

@@ -36,14 +36,14 @@ SELECT 1 FROM everbeat_tasks
 
 PAUSE = """
 INSERT INTO everbeat_queues (name, paused, paused_by) VALUES (?, 1, ?)
-ON CONFLICT (name) DO UPDATE SET paused = 1, paused_by = excluded.paused_by WHERE paused = 0"""
+ON CONFLICT (name) DO UPDATE SET paused = 1, paused_by = excluded.paused_by WHERE everbeat_queues.paused = 0"""
 RESUME = "UPDATE everbeat_queues SET paused = 0, paused_by = NULL WHERE name = ? AND paused = 1"
 RESUME_IF = RESUME + " AND paused_by = ?"
 
 LIMIT = """
 INSERT INTO everbeat_queues (name, max_concurrency) VALUES (?, ?)
 ON CONFLICT (name) DO UPDATE SET max_concurrency = excluded.max_concurrency
- WHERE max_concurrency IS NOT excluded.max_concurrency"""
+ WHERE coalesce(everbeat_queues.max_concurrency, -1) <> coalesce(excluded.max_concurrency, -1)"""
 
 # everbeat_tasks_owned. What was claimed before there was a limit counts from now on.
 COUNT_THEM = """

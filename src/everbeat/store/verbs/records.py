@@ -29,7 +29,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, (SELECT hostname FROM everbeat_worke
 
 # By whatever way an event is written, it waits for those who had subscribed by then. (A trigger says the same, and
 # costs more than the row itself.)
-WANTED = "EXISTS (SELECT 1 FROM everbeat_subscriptions WHERE event IN ({name}, '*'))"
+WANTED = "CASE WHEN EXISTS (SELECT 1 FROM everbeat_subscriptions WHERE event IN ({name}, '*')) THEN 1 ELSE 0 END"
 
 ADD_EVENT = f"""
 INSERT INTO everbeat_events (at, name, task_id, worker_id, facts, wanted)

@@ -55,10 +55,11 @@ OWNED_IDS = """
 SELECT id FROM everbeat_tasks
  WHERE status IN ('CLAIMED', 'RUNNING') AND worker_id = ? ORDER BY seq LIMIT ?"""
 
-# A beat in the future is as good as none: nobody of this boot can have written it.
+# A beat in the future is as good as none: nobody can have written it.
 SILENT_OWNERS = """
 SELECT id FROM everbeat_workers
- WHERE status = 'alive' AND (boot_id <> ? OR abs(? - beat_mono) > max(?, ? * beat_interval_ms))"""
+ WHERE status = 'alive' AND (clock_id <> :clock_id OR (
+       abs(:mono - beat_mono) > :silent AND abs(:mono - beat_mono) > :missed * beat_interval_ms))"""
 
 # everbeat_tasks_owned
 COUNT_OWNED = "SELECT count(*) FROM everbeat_tasks WHERE status IN ('CLAIMED', 'RUNNING') AND worker_id IS ?"
@@ -134,13 +135,13 @@ def recover(
     return [settled[id(orphan.claim)] for orphan, _ in verdicts]
 
 
-def requeue_silent_claims(tx: Transaction, *, boot_id: str, silent_for_us: int, reason: str) -> int:
+def requeue_silent_claims(tx: Transaction, *, silent_for_us: int, reason: str) -> int:
     """Silence is tested here, in the transaction that acts on it."""
     verdict = Verdict(change=Change.RECOVER, reason=reason, billed=False)
     records = Records(tx)
     claims = [
         _claim(row)
-        for owner in _silent_owners(tx, boot_id, silent_for_us, missed_beats=MISSED_BEATS)
+        for owner in _silent_owners(tx, silent_for_us, missed_beats=MISSED_BEATS)
         for row in tx.all(CLAIMED_BY, (owner,))
     ]
     requeued = sum(end(tx, claim, verdict, records, actor=RECOVERY_ACTOR) is not None for claim in claims)
@@ -149,9 +150,9 @@ def requeue_silent_claims(tx: Transaction, *, boot_id: str, silent_for_us: int, 
     return requeued
 
 
-def stale_tasks(tx: Transaction, status: TaskStatus, *, boot_id: str, silent_for_us: int) -> list[StaleTask]:
+def stale_tasks(tx: Transaction, status: TaskStatus, *, silent_for_us: int) -> list[StaleTask]:
     """Tasks whose owner has been silent for that long, or is gone. A look: the threshold is the asker's alone."""
-    silent = set(_silent_owners(tx, boot_id, silent_for_us, missed_beats=0))
+    silent = set(_silent_owners(tx, silent_for_us, missed_beats=0))
     owners: list[str | None] = [None]
     owners += [owner for owner in _owners(tx, NOTHING) if owner in silent or _is_gone(tx, owner)]
     return [_stale(row) for owner_id in owners for row in tx.all(STALE, (owner_id, status.value))]
@@ -194,8 +195,8 @@ def _is_gone(tx: Transaction, worker_id: str) -> bool:
     return gone is None or bool(gone[0])
 
 
-def _silent_owners(tx: Transaction, boot_id: str, silent_for_us: int, *, missed_beats: float) -> list[str]:
-    values = (boot_id, tx.mono, silent_for_us, round(missed_beats * 1000))
+def _silent_owners(tx: Transaction, silent_for_us: int, *, missed_beats: float) -> list[str]:
+    values = {"clock_id": tx.clock_id, "mono": tx.mono, "silent": silent_for_us, "missed": round(missed_beats * 1000)}
     return [owner for (owner,) in tx.all(SILENT_OWNERS, values)]
 
 

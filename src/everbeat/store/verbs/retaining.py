@@ -28,7 +28,9 @@ TASK_BYTES = 8 * 1024 * 1024
 LAST_PASS = "retention_last_pass_timestamp_seconds"
 
 # The primary key, from where the last bite ended.
-AHEAD = "SELECT max(id), min(moment) FROM (SELECT id, {moment} AS moment FROM {table} WHERE id > ? ORDER BY id LIMIT ?)"
+AHEAD = """
+SELECT max(id), min(moment) FROM
+    (SELECT id, {moment} AS moment FROM {table} WHERE id > ? ORDER BY id LIMIT ?) AS ahead"""
 DELETE = "DELETE FROM {table} AS r WHERE id > ? AND id <= ? AND {moment} < ? AND NOT ({but})"
 
 NO_MORE_OF_ITS_TASK = "EXISTS (SELECT 1 FROM everbeat_tasks t WHERE t.id = r.task_id)"
@@ -44,7 +46,7 @@ WALKED = {
            AND NOT EXISTS (SELECT 1 FROM everbeat_heartbeats n
                             WHERE n.task_id = r.task_id AND n.fence = r.fence AND n.id > r.id)""",
     ),
-    Kept.WORKER_STATES: ("everbeat_worker_states", "snapshot_at", "0"),
+    Kept.WORKER_STATES: ("everbeat_worker_states", "snapshot_at", "1 = 0"),
     Kept.ATTEMPTS: ("everbeat_attempts", "finished_at", NO_MORE_OF_ITS_TASK),
     Kept.LATE_OUTCOMES: ("everbeat_late_outcomes", "at", NO_MORE_OF_ITS_TASK),
     Kept.EVENTS: ("everbeat_events", "at", "wanted = 1 AND delivered_at IS NULL AND failures < 10"),
@@ -53,7 +55,7 @@ WALKED = {
         "at",
         "EXISTS (SELECT 1 FROM everbeat_tasks t WHERE t.id = r.task_id AND t.finished_at IS NULL)",
     ),
-    Kept.REPORTS: ("everbeat_recovery_reports", "at", "0"),
+    Kept.REPORTS: ("everbeat_recovery_reports", "at", "1 = 0"),
 }
 
 # everbeat_tasks_owned

@@ -15,6 +15,7 @@ from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs.records import add_events, text
 
 TRIES = 10
+FIRST_PAUSE_US = 1_000_000
 LONGEST_PAUSE_US = 300_000_000
 
 SUBSCRIBE = """
@@ -30,15 +31,16 @@ UPDATE everbeat_events SET deliver_after = 0
 DUE = """
 SELECT id, at, name, task_id, worker_id, facts, failures FROM everbeat_events
  WHERE wanted = 1 AND delivered_at IS NULL AND failures < 10 AND deliver_after <= ? {named}
- ORDER BY deliver_after, id LIMIT ?"""
+ ORDER BY deliver_after, id LIMIT ? /*pg: FOR UPDATE SKIP LOCKED */"""
 NAMED = "AND name IN ({names})"
 
 # Primary key, all of them.
 PUT_OFF = "UPDATE everbeat_events SET deliver_after = ? WHERE id = ?"
 DELIVERED = "UPDATE everbeat_events SET delivered_at = ? WHERE id = ? AND delivered_at IS NULL"
 FAILED = """
-UPDATE everbeat_events SET failures = failures + 1, failure = ?, deliver_after = ? + min(?, 1000000 << failures)
- WHERE id = ? AND delivered_at IS NULL AND failures < 10"""
+UPDATE everbeat_events SET failures = failures + 1, failure = ?, deliver_after = ?
+ WHERE id = ? AND delivered_at IS NULL AND failures = ?"""
+FAILURES = "SELECT failures FROM everbeat_events WHERE id = ? AND delivered_at IS NULL AND failures < 10"
 GIVEN_UP = """
 SELECT name, task_id, worker_id, failure FROM everbeat_events
  WHERE id = ? AND delivered_at IS NULL AND failures = 10"""
@@ -80,7 +82,10 @@ def settle(
     tx.many(PUT_OFF, [(tx.now, event_id) for event_id in returned])
     given_up: list[Event] = []
     for event_id, failure in failed:
-        if tx.run(FAILED, (text(failure), tx.now, LONGEST_PAUSE_US, event_id)):
+        row = tx.one(FAILURES, (event_id,))
+        if row is not None:
+            pause = min(LONGEST_PAUSE_US, FIRST_PAUSE_US << row[0])
+            tx.run(FAILED, (text(failure), tx.now + pause, event_id, row[0]))
             given_up += _given_up(tx, event_id)
     add_events(tx, given_up)
 

@@ -8,7 +8,7 @@ from everbeat.store.transaction import Transaction
 
 ADD = """
 INSERT INTO everbeat_metrics (name, labels, value) VALUES (?, ?, ?)
-ON CONFLICT (name, labels) DO UPDATE SET value = value + excluded.value"""
+ON CONFLICT (name, labels) DO UPDATE SET value = everbeat_metrics.value + excluded.value"""
 SET = """
 INSERT INTO everbeat_metrics (name, labels, value) VALUES (?, ?, ?)
 ON CONFLICT (name, labels) DO UPDATE SET value = excluded.value"""
@@ -17,7 +17,8 @@ ALL = "SELECT name, labels, value FROM everbeat_metrics ORDER BY name, labels"
 
 
 def add(tx: Transaction, totals: Iterable[Total]) -> None:
-    tx.many(ADD, [(total.name, _key(total.labels), total.value) for total in totals])
+    rows = [(total.name, _key(total.labels), total.value) for total in totals]
+    tx.many(ADD, sorted(rows))  # everybody adds in the same order, and nobody waits for ever
 
 
 def note(tx: Transaction, name: str, value: float) -> None:

@@ -35,13 +35,14 @@ SELECT seq, fence, id, attempt, exclusive_key FROM everbeat_tasks
  WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name = ? AND run_at <= ?
  LIMIT ?"""
 
-WATCHED = "SELECT name, boot_id, since_mono, seen_mono FROM everbeat_unknown"
+WATCHED = "SELECT name, clock_id, since_mono, seen_mono FROM everbeat_unknown"
 WATCH = """
-INSERT INTO everbeat_unknown (name, boot_id, since_mono, seen_mono) VALUES (:name, :boot_id, :mono, :mono)
+INSERT INTO everbeat_unknown (name, clock_id, since_mono, seen_mono) VALUES (:name, :clock_id, :mono, :mono)
 ON CONFLICT (name) DO UPDATE
-   SET since_mono = CASE WHEN boot_id = :boot_id AND :mono - seen_mono BETWEEN 0 AND :gap THEN since_mono
+   SET since_mono = CASE WHEN everbeat_unknown.clock_id = :clock_id
+                          AND :mono - everbeat_unknown.seen_mono BETWEEN 0 AND :gap THEN everbeat_unknown.since_mono
                          ELSE :mono END,
-       boot_id = :boot_id, seen_mono = :mono"""
+       clock_id = :clock_id, seen_mono = :mono"""
 FORGET = "DELETE FROM everbeat_unknown WHERE name = ?"
 
 PAUSED = "SELECT name FROM everbeat_queues WHERE paused = 1"
@@ -58,14 +59,14 @@ def is_due(tx: Transaction) -> bool:
     return next(_unknown(tx), None) is not None or tx.one(WATCHED) is not None
 
 
-def refuse(tx: Transaction, *, boot_id: str, after_us: int, gap_us: int) -> list[str]:
+def refuse(tx: Transaction, *, after_us: int, gap_us: int) -> list[str]:
     """Watch the names that nobody knows; the ids of those that have failed, at most one bite. `gap_us`: looks further
     apart than that are not one watch."""
     found = list(_unknown(tx))
     unknown = {name for _, name in found}
     known = _known(tx)
     tx.many(FORGET, [(name,) for name, *_ in tx.all(WATCHED) if name in known])
-    values = {"boot_id": boot_id, "mono": tx.mono, "gap": gap_us}
+    values = {"clock_id": tx.clock_id, "mono": tx.mono, "gap": gap_us}
     tx.many(WATCH, [values | {"name": name} for name in sorted(unknown)])
     lost = {name for name, _, since, _ in tx.all(WATCHED) if name in unknown and tx.mono - since >= after_us}
     failed: list[str] = []

@@ -1,5 +1,6 @@
 -- The core: tasks, their runs and history, workers and their beats, events and reports.
--- Times are microseconds: *_at is UTC wall clock, *_mono is CLOCK_MONOTONIC of the boot named beside it.
+-- Times are microseconds: *_at is UTC wall clock, *_mono is that of the clock named beside it,
+-- which can not be set: the CLOCK_MONOTONIC of one boot, or the time of the database server.
 
 CREATE TABLE everbeat_meta (
     key   TEXT PRIMARY KEY,
@@ -138,6 +139,7 @@ CREATE TABLE everbeat_workers (
     status           TEXT    NOT NULL CHECK (status IN ('alive', 'dead', 'stopped')),
     hostname         TEXT    NOT NULL,
     boot_id          TEXT    NOT NULL,
+    clock_id         TEXT    NOT NULL,    -- whose time beat_mono is
     pid              INTEGER NOT NULL,
     pid_started      INTEGER NOT NULL,
     pid_namespace    INTEGER NOT NULL,
@@ -198,7 +200,7 @@ CREATE INDEX everbeat_worker_states_worker ON everbeat_worker_states (worker_id)
 -- For how long the store has been written without a gap: judges read it, every beat maintains it.
 CREATE TABLE everbeat_health (
     id                 INTEGER PRIMARY KEY CHECK (id = 1),
-    boot_id            TEXT    NOT NULL,
+    clock_id            TEXT    NOT NULL,
     healthy_since_mono INTEGER NOT NULL,
     last_write_mono    INTEGER NOT NULL
 );
@@ -206,7 +208,7 @@ CREATE TABLE everbeat_health (
 -- What the wall clock was when it was last looked at, to see that somebody has set it.
 CREATE TABLE everbeat_clock (
     id                INTEGER PRIMARY KEY CHECK (id = 1),
-    boot_id           TEXT    NOT NULL,
+    clock_id           TEXT    NOT NULL,
     wall_offset       INTEGER NOT NULL,    -- ahead of CLOCK_MONOTONIC by so much
     steady_since_mono INTEGER NOT NULL
 );
@@ -214,7 +216,7 @@ CREATE TABLE everbeat_clock (
 -- Names of waiting tasks that no living worker knows, and since when somebody has been looking.
 CREATE TABLE everbeat_unknown (
     name       TEXT PRIMARY KEY,
-    boot_id    TEXT    NOT NULL,
+    clock_id    TEXT    NOT NULL,
     since_mono INTEGER NOT NULL,
     seen_mono  INTEGER NOT NULL
 ) WITHOUT ROWID;
@@ -223,7 +225,7 @@ CREATE TABLE everbeat_unknown (
 CREATE TABLE everbeat_roles (
     role       TEXT PRIMARY KEY,
     worker_id  TEXT    NOT NULL,
-    boot_id    TEXT    NOT NULL,
+    clock_id    TEXT    NOT NULL,
     until_mono INTEGER NOT NULL
 ) WITHOUT ROWID;
 

@@ -1,23 +1,21 @@
-"""The part of `SQLiteStore` that looks after the records themselves: measures, retention, the telling of events."""
+"""The part of a SQL store that looks after the records themselves: measures, retention, the telling of events, and what
+in them makes no sense."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from everbeat.model.event import EventInfo
 from everbeat.model.retention import Bite, Cut, Kept
 from everbeat.store.interface import Measures
-from everbeat.store.sqlite.connection import Database
-from everbeat.store.verbs import living, measuring, retaining, telling
+from everbeat.store.sql.base import Base
+from everbeat.store.verbs import doubting, living, measuring, retaining, telling
 
 JANITOR = "janitor"
 
 
-class Keeping:
-    database: Database
-    _boot_id: str
-
+class Keeping(Base):
     def measure(self) -> Measures:
         with self.database.read(steady=True) as tx:
-            return measuring.measure(tx, boot_id=self._boot_id)
+            return measuring.measure(tx)
 
     def retention_is_due(self, *, every_us: int) -> bool:
         with self.database.read() as tx:
@@ -25,7 +23,7 @@ class Keeping:
 
     def retain(self, cut: Cut, *, worker_id: str, lease_us: int) -> Bite | None:
         with self.database.write() as tx:
-            if not living.take_role(tx, JANITOR, worker_id, boot_id=self._boot_id, lease_us=lease_us):
+            if not living.take_role(tx, JANITOR, worker_id, lease_us=lease_us):
                 return None
             return retaining.bite(tx, cut)
 
@@ -61,3 +59,20 @@ class Keeping:
     ) -> None:
         with self.database.write() as tx:
             telling.settle(tx, delivered, failed, returned)
+
+    def inconsistencies(self, *, scan: bool) -> list[str]:
+        with self.database.read() as tx:
+            return list(doubting.inconsistencies(tx, scan=scan))
+
+    def is_behind(self, marks: frozenset[tuple[int, int]]) -> bool:
+        with self.database.read() as tx:
+            return doubting.is_behind(tx, marks)
+
+    def note_degraded(self, reason: str | None) -> None:
+        if self.degraded() != reason:
+            with self.database.write() as tx:
+                doubting.note_degraded(tx, reason)
+
+    def degraded(self) -> str | None:
+        with self.database.read() as tx:
+            return doubting.degraded(tx)

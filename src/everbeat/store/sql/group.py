@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Enqueued, NewTask
-from everbeat.store.sqlite.connection import Database
+from everbeat.store.transaction import Database, RowRefused
 from everbeat.store.verbs import sending
 
 LARGEST = 1000
@@ -115,8 +115,11 @@ class GroupCommit:
             return group
 
     def _commit(self, group: Sequence[_Order]) -> None:
-        with self._database.write("enqueue") as tx:
-            results = sending.enqueue_all(tx, [order.tasks for order in group])
+        try:
+            with self._database.write("enqueue") as tx:
+                results = sending.enqueue_all(tx, [order.tasks for order in group])
+        except self._database.refused as error:
+            raise RowRefused(f"{type(error).__name__}: {error}") from error
         for order, result in zip(group, results, strict=True):
             order.result = result
         self._ring([task for order in group for task in order.tasks])

@@ -1,0 +1,114 @@
+"""The part of a SQL store that recovery asks: who is alive, what is orphaned, and what was decided about it."""
+
+from collections.abc import Sequence
+from itertools import compress
+
+from everbeat.model.recovery import Leased, Orphan, OrphanClass, RecoveryReport, Settlement, Verdict
+from everbeat.model.state import TaskStatus
+from everbeat.model.task import Claim
+from everbeat.model.worker import WorkerInfo
+from everbeat.store.interface import StaleTask
+from everbeat.store.sql.base import Base
+from everbeat.store.verbs import classes, leasing, living, recovering
+
+
+class Recovering(Base):
+    def workers(self, *, alive_only: bool = False) -> list[WorkerInfo]:
+        with self.database.read() as tx:
+            return living.workers(tx, alive_only=alive_only)
+
+    def declare_dead(
+        self,
+        worker_id: str,
+        *,
+        reason: str,
+        cause: str,
+        silent_for_us: int | None = None,
+        unseen_for_us: int | None = None,
+    ) -> bool:
+        with self.database.write("declare_dead") as tx:
+            return living.declare_dead(
+                tx, worker_id, reason=reason, cause=cause, silent_for_us=silent_for_us,
+                unseen_for_us=unseen_for_us,
+            )  # fmt: skip
+
+    def requeue_silent_claims(self, silent_for_us: int, *, reason: str) -> int:
+        with self.database.write("recover") as tx:
+            requeued = recovering.requeue_silent_claims(tx, silent_for_us=silent_for_us, reason=reason)
+        if requeued:
+            self.bells.ring_workers(None)
+        return requeued
+
+    def orphans(self, *, limit: int, after: Claim | None = None) -> list[Claim]:
+        with self.database.read() as tx:
+            return recovering.orphans(tx, limit=limit, after=after)
+
+    def owned_by(self, worker_id: str, *, limit: int = 1000, after: int = 0) -> list[Claim]:
+        with self.database.read() as tx:
+            return recovering.owned_by(tx, worker_id, limit=limit, after=after)
+
+    def owned_ids(self, worker_id: str, *, limit: int) -> list[str]:
+        with self.database.read() as tx:
+            return recovering.owned_ids(tx, worker_id, limit=limit)
+
+    def count_owned(self, worker_id: str) -> int:
+        with self.database.read() as tx:
+            return recovering.count_owned(tx, worker_id)
+
+    def count_orphans(self) -> int:
+        with self.database.read() as tx:
+            return recovering.count_orphans(tx)
+
+    def recover(
+        self, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = "system/recovery"
+    ) -> list[Settlement]:
+        with self.database.write("recover") as tx:
+            free = leasing.are_free(tx, verdicts)
+            decided = iter(recovering.recover(tx, list(compress(verdicts, free)), actor=actor))
+            settlements = [
+                next(decided) if is_free else Leased(task_id=orphan.claim.id)
+                for is_free, (orphan, _) in zip(free, verdicts, strict=True)
+            ]
+        ends = zip(settlements, verdicts, strict=True)
+        self._announce_ends(tx, ((settlement, orphan.claim, verdict) for settlement, (orphan, verdict) in ends))
+        return settlements
+
+    def gone_owners(self) -> list[str | None]:
+        with self.database.read() as tx:
+            return recovering.gone_owners(tx)
+
+    def orphan_classes(self, owner: str | None, *, after: int, limit: int) -> list[OrphanClass]:
+        with self.database.read() as tx:
+            return classes.classes_of(tx, owner, after=after, limit=limit)
+
+    def recover_classes(
+        self, verdicts: Sequence[tuple[OrphanClass, Verdict]], *, actor: str = "system/recovery"
+    ) -> list[bool]:
+        with self.database.write("recover") as tx:
+            written = [classes.try_class(tx, orphans, verdict, actor) for orphans, verdict in verdicts]
+        self.bells.ring_workers(None)
+        return written
+
+    def role_holder(self, role: str) -> str | None:
+        with self.database.read() as tx:
+            return living.role_holder(tx, role)
+
+    def take_role(self, role: str, worker_id: str, *, lease_us: int) -> bool:
+        with self.database.write() as tx:
+            return living.take_role(tx, role, worker_id, lease_us=lease_us)
+
+    def healthy_for_us(self) -> int:
+        with self.database.read() as tx:
+            return living.healthy_for_us(tx)
+
+    def stale_tasks(self, status: TaskStatus, silent_for_us: int) -> list[StaleTask]:
+        with self.database.read() as tx:
+            return recovering.stale_tasks(tx, status, silent_for_us=silent_for_us)
+
+    def save_report(self, report: RecoveryReport, *, actor: str) -> None:
+        with self.database.write() as tx:
+            recovering.save_report(tx, report, actor=actor)
+
+    def reports(self, *, limit: int) -> list[RecoveryReport]:
+        with self.database.read() as tx:
+            return recovering.reports(tx, limit=limit)

@@ -1,0 +1,96 @@
+"""The part of a SQL store that workers live by: the life of a worker, and of the tasks that it holds."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from everbeat.model.worker import NewWorker, Standing, WorkerState
+from everbeat.store.interface import Beat, Flush, Flushed, Held
+from everbeat.store.sql.base import Base
+from everbeat.store.transaction import RowRefused
+from everbeat.store.verbs import carefully, expiring, living, owning, queueing, recovering, stopping, turns, unknown
+
+MENDED_AT_ONCE = 1000
+"""So many exclusive keys are looked at in one go."""
+
+
+class Working(Base):
+    def register(self, worker: NewWorker) -> None:
+        with self.database.write("register") as tx:
+            living.register(tx, worker)
+            queueing.declare(tx, worker.settings)
+
+    def renew_names(self, worker_id: str, task_names: Collection[str]) -> None:
+        with self.database.write() as tx:
+            living.renew_names(tx, worker_id, task_names)
+
+    def standing(self, worker_id: str) -> Standing:
+        with self.database.read() as tx:
+            return living.standing(tx, worker_id, is_same_file=self.database.is_same_file)
+
+    def beat(self, worker_id: str, held: Collection[Held], state: WorkerState | None = None,
+             seen: int | None = None) -> Beat:  # fmt: skip
+        with self.database.write("beat") as tx:
+            beat = living.beat(tx, worker_id, held, seen)
+            if not beat.alive:
+                return beat
+            if state is not None:
+                living.add_state(tx, worker_id, state)
+            known = {(one.task_id, one.fence) for one in held}
+            owned = recovering.owned_by(tx, worker_id, limit=10_000)
+        return replace(beat, strangers=[claim for claim in owned if (claim.id, claim.fence) not in known])
+
+    def renew(self, worker_id: str, held: Collection[Held], seen_beat: int) -> bool:
+        with self.database.write("beat") as tx:
+            return living.beat(tx, worker_id, held, seen_beat).alive
+
+    def retire(self, worker_id: str, facts: Mapping[str, Any] | None = None) -> None:
+        with self.database.write("retire") as tx:
+            living.retire(tx, worker_id, facts or {})
+
+    def flush(self, flush: Flush) -> Flushed:
+        try:
+            with self.database.write("flush") as tx:
+                flushed = carefully.flush(tx, flush) if flush.row_by_row else owning.flush(tx, flush)
+        except self.database.refused as error:
+            raise RowRefused(f"{type(error).__name__}: {error}") from error
+        owning.mark_started(flushed.started)
+        if flush.endings:
+            endings = zip(flushed.settlements, flush.endings, strict=True)
+            self._announce_ends(tx, ((settlement, ending.claim, ending.verdict) for settlement, ending in endings))
+        return flushed
+
+    def expire(self, *, settle_us: int) -> list[str]:
+        with self.database.read() as tx:
+            if not expiring.is_due(tx, settle_us=settle_us):
+                return []
+        with self.database.write() as tx:
+            ended = expiring.expire(tx, settle_us=settle_us)
+        if ended:
+            self.bells.ring_waiters(ended)
+            self.bells.ring_workers(None)  # a claim does not look far behind what is in its way
+        return ended
+
+    def refuse_unknown(self, *, after_us: int, gap_us: int) -> list[str]:
+        with self.database.read() as tx:
+            if not unknown.is_due(tx):
+                return []
+        with self.database.write() as tx:
+            failed = unknown.refuse(tx, after_us=after_us, gap_us=gap_us)
+        if failed:
+            self.bells.ring_waiters(failed)
+            self.bells.ring_workers(tx.wakes)
+        return failed
+
+    def mend_turns(self, after: str = "") -> str:
+        with self.database.read() as tx:
+            keys, last = turns.lost(tx, after=after, limit=MENDED_AT_ONCE)
+        if keys:
+            with self.database.write() as tx:
+                turns.hand_over(tx, keys)
+            self.bells.ring_workers(tx.wakes)
+        return last
+
+    def cancel_requests(self, worker_id: str) -> list[tuple[int, int]]:
+        with self.database.read() as tx:
+            return stopping.requested_of(tx, worker_id)
