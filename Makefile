@@ -21,7 +21,7 @@ help:
 	@echo 'make check         what CI runs: format, lint, types, tests'
 	@echo 'make fmt           format the code and repair what the linter can'
 	@echo 'make stable N=20   run the crash tests N times and count failures'
-	@echo 'make bench         measure'
+	@echo 'make bench         measure: Everbeat, its floor, its peers; writes bench/RESULTS.md'
 	@echo 'make clean         remove what was made here'
 
 demo: $(READY)

@@ -1,79 +1,162 @@
-"""`python -m bench [--scale 0.1] [--only WORDS] [--no-save]`: measure, keep the samples, write RESULTS.md."""
+"""`python -m bench`: Everbeat, the floor and the peers in one run; keeps the samples, writes RESULTS.md.
+
+python -m bench                             everything; peers are installed at their first use
+python -m bench --who everbeat,limit        without peers; --who huey,celery: only these
+python -m bench --scale small --no-save     a quick look
+python -m bench --render samples/X.json     write RESULTS.md and the charts from a run that was kept
+"""
 
 import argparse
-import json
-import os
-import platform
-import sqlite3
-import subprocess
+import shutil
+import signal
 import sys
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import tables
-from bench.measures import MEASURES
+from bench import side, tables
+from bench.environments import NotInstalled
+from bench.peers.catalogue import PEERS
+from bench.servers import Servers, servers
+from everbeat.bench.catalogue import Measure, matching
+from everbeat.bench.figures import Figure, Missing, Run, read_run
+from everbeat.bench.place import Unusable, ground_of
+from everbeat.bench.scale import Scale
+from everbeat.bench.taking import Recorder, take
+from everbeat.config import broker_from_url
+from everbeat.errors import EverbeatError
 
-SAMPLES = Path(__file__).parent / "samples"
+HERE = Path(__file__).parent
+SAMPLES = HERE / "samples"
+CHARTS = HERE / "charts"
+RESULTS = HERE / "RESULTS.md"
+STORES = ("sqlite", "postgresql")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench")
-    parser.add_argument("--scale", type=float, default=1.0, help="amount of work")
-    parser.add_argument("--only", default="", help="only measures whose name contains these words")
-    parser.add_argument("--no-save", action="store_true", help="print the table, keep nothing")
-    asked = parser.parse_args()
-    chosen = [measure for measure in MEASURES if asked.only in measure.name]
-    started, load_before = datetime.now(UTC), os.getloadavg()
-    taken = []
-    console = Console(stderr=True)
-    with Progress(console=console) as progress:
-        bar = progress.add_task("measuring", total=len(chosen))
-        for measure in chosen:
-            progress.update(bar, description=measure.name)
-            samples = [round(sample, 4) for sample in measure.run(asked.scale)]
-            taken.append(
-                {"name": measure.name, "unit": measure.unit, "target": measure.target, "better": measure.better,
-                 "samples": samples}
-            )  # fmt: skip
-            progress.advance(bar)
-    run = {
-        "commit": _commit(),
-        "command": f"python -m bench {' '.join(sys.argv[1:])}".strip(),
-        "started_at": started.isoformat(timespec="seconds"),
-        "machine": _machine(),
-        "load_before": [round(value, 2) for value in load_before],
-        "load_after": [round(value, 2) for value in os.getloadavg()],
-        "measures": taken,
-    }
-    sys.stdout.write(tables.render(run, "(not saved)" if asked.no_save else _name(started)))
-    if not asked.no_save:
-        path = SAMPLES / _name(started)
-        path.write_text(json.dumps(run, indent=1) + "\n")
-        tables.write_results(path)
+    asked = _asked()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if asked.render:
+        write_results(read_run(asked.render.read_text()), asked.render.name)
+        return 0
+    recorder = Recorder()
+    with servers() as running, _bar() as progress:
+        bench = Bench(running, Scale(asked.scale), asked.only, progress)
+        bench.measure(asked.who, asked.stores)
+        versions = bench.versions()
+    command = f"python -m bench {' '.join(sys.argv[1:])}".strip()
+    run = recorder.finish(command=command, scale=asked.scale, figures=bench.figures, missing=bench.missing)
+    run = replace(run, machine=run.machine | versions)
+    if asked.no_save:
+        sys.stdout.write(tables.render(run, "(not kept)"))
+    else:
+        name = f"{run.started_at[:19].translate(str.maketrans('', '', '-:')).replace('T', '-')}.json"
+        SAMPLES.mkdir(exist_ok=True)
+        (SAMPLES / name).write_text(run.to_json())
+        write_results(run, name)
+        print(f"{RESULTS} is written from {SAMPLES / name}")
     return 0
 
 
-def _name(started: datetime) -> str:
-    return f"{started:%Y%m%d-%H%M%S}.json"
+def write_results(run: Run, source: str) -> None:
+    RESULTS.write_text(tables.render(run, source))
+    shutil.rmtree(CHARTS, ignore_errors=True)
+    CHARTS.mkdir()
+    for name, picture in tables.charts(run).items():
+        (CHARTS / name).write_text(picture)
 
 
-def _commit() -> str:
-    answer = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
-    return answer.stdout.strip() or "unknown"
+class Bench:
+    """Collects figures, and what could not be measured."""
+
+    def __init__(self, running: Servers, scale: Scale, only: Sequence[str], progress: Progress) -> None:
+        self.figures: list[Figure] = []
+        self.missing: list[Missing] = []
+        self._running = running
+        self._scale = scale
+        self._only = only
+        self._progress = progress
+        self._bar = progress.add_task("", total=None)
+
+    def measure(self, who: Sequence[str], stores: Sequence[str]) -> None:
+        for store in stores:
+            if _is_asked("everbeat", who):
+                self._everbeat(store)
+            if _is_asked("limit", who):
+                self._floor(store)
+        for peer in PEERS:
+            if _is_asked(peer.name, who):
+                jobs = side.jobs(peer, self._scale.factor, self._wants)
+                self._progress.update(self._bar, completed=0, total=len(jobs) + 1)
+                self._add(*side.measure_peer(peer, jobs, self._running, self._step))
+
+    def versions(self) -> dict[str, str]:
+        return {kind: self._running.version(kind) for kind in self._running.kinds}
+
+    def _everbeat(self, store: str) -> None:
+        measures: list[Measure] = matching(self._only)
+        try:
+            broker = None if store == "sqlite" else broker_from_url(self._running.url(store))
+            ground = ground_of(broker)
+        except (NotInstalled, Unusable, EverbeatError) as error:
+            self.missing.append(Missing(subject=f"everbeat on {store}", reason=str(error)))
+            return
+        figures, missing = take(ground, measures, self._scale, show=self._show(store), also=self._running.pids)
+        self._add(figures, [replace(one, subject=f"everbeat on {store}, {one.subject}") for one in missing])
+
+    def _floor(self, store: str) -> None:
+        self._progress.update(self._bar, description=f"floor of {store}", completed=0, total=None)
+        try:
+            self._add(side.measure_floor(store, self._scale.factor, self._running), [])
+        except (NotInstalled, side.Unmeasured) as error:
+            self.missing.append(Missing(subject=f"floor of {store}", reason=str(error)))
+
+    def _add(self, figures: "Sequence[Figure]", missing: Sequence[Missing]) -> None:
+        self.figures += figures
+        self.missing += missing
+
+    def _wants(self, group: str) -> bool:
+        return not self._only or any(word.split(".")[0] == group for word in self._only)
+
+    def _show(self, store: str) -> Callable[[str, int, int | None], None]:
+        return lambda title, done, total: self._progress.update(
+            self._bar, description=f"Everbeat on {store}: {title}", completed=done, total=total
+        )
+
+    def _step(self, what: str) -> None:
+        self._progress.update(self._bar, description=what, advance=1)
 
 
-def _machine() -> dict[str, object]:
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return {
-        "cores": os.cpu_count(),
-        "memory_gb": round(pages / 2**30),
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "sqlite": sqlite3.sqlite_version,
-    }
+def _is_asked(name: str, who: Sequence[str]) -> bool:
+    return not who or name in who
+
+
+def _bar() -> Progress:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True))
+
+
+def _asked() -> argparse.Namespace:
+    names = ["everbeat", "limit", *(peer.name for peer in PEERS)]
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
+    parser.add_argument("--scale", choices=[*Scale], default=Scale.FULL, help="amount of work")
+    parser.add_argument("--only", type=_words, default=[], metavar="A,B", help="only these measures: drain, latency")
+    parser.add_argument("--who", type=_words, default=[], metavar="A,B", help=f"only these of {', '.join(names)}")
+    parser.add_argument("--stores", type=_words, default=STORES, metavar="A,B", help="of Everbeat and the floor")
+    parser.add_argument("--no-save", action="store_true", help="print the tables, keep nothing")
+    parser.add_argument("--render", type=Path, metavar="FILE", help="only write RESULTS.md and charts from this run")
+    asked = parser.parse_args()
+    unknown = set(asked.who) - set(names)
+    if unknown:
+        parser.error(f"nobody is called {', '.join(sorted(unknown))}")
+    return asked
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 if __name__ == "__main__":

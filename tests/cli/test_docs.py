@@ -18,8 +18,8 @@ def test_every_command_of_the_readme_exists() -> None:
     commands = [line.removeprefix("## everbeat ") for line in page.splitlines() if line.startswith("## ")]
 
     assert commands == [
-        "check MODULE:APP", "db backup PATH", "db check", "db checkpoint", "db migrate", "db restore PATH", "demo",
-        "drill", "events", "metrics",
+        "bench", "check MODULE:APP", "db backup PATH", "db check", "db checkpoint", "db migrate", "db restore PATH",
+        "demo", "drill", "events", "metrics",
         "quarantine discard [ID]...", "quarantine list", "quarantine release [ID]...", "queue pause QUEUE",
         "queue recover", "queue recovery-report", "queue recovery-status", "queue resume QUEUE", "queue status",
         "task accept ID", "task cancel [ID]...", "task enqueue NAME", "task erase [ID]...", "task fail [ID]...",

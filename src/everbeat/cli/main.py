@@ -6,7 +6,22 @@ from typing import Annotated
 import typer
 
 from everbeat import __version__
-from everbeat.cli import check, db, demo, drill, events, health, metrics, out, quarantine, queue, recovery, task, worker
+from everbeat.cli import (
+    bench,
+    check,
+    db,
+    demo,
+    drill,
+    events,
+    health,
+    metrics,
+    out,
+    quarantine,
+    queue,
+    recovery,
+    task,
+    worker,
+)
 from everbeat.cli.ends import FAILED, OK, Refused, code_for
 from everbeat.errors import EverbeatError
 
@@ -19,6 +34,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("drill")(drill.drill)
+app.command("bench")(bench.bench)
 worker.app.command("health")(health.health)
 app.add_typer(worker.app, name="worker")
 queue.app.command("recover")(recovery.recover)

@@ -1,4 +1,4 @@
-"""The work that is measured. A worker's store comes from EVERBEAT_DATABASE_URL; a sender builds its own twin."""
+"""The work that is measured. A worker is told its store by `--db`; a sender builds a twin of the application."""
 
 import os
 import time
@@ -17,7 +17,7 @@ class Works:
     stamp_and_die: Task[[str], None]
 
 
-def build(url: str | None = None) -> Works:
+def build(url: str) -> Works:
     app = Everbeat(url)
 
     @app.task(name="bench.noop")
@@ -62,4 +62,4 @@ def read(path: str | os.PathLike[str]) -> list[tuple[int, int]]:
         return []
 
 
-app = build().app
+app = build("sqlite:///everbeat-bench.db").app

@@ -1,0 +1,71 @@
+"""Every measure by its key, in the order of a task's life, with the figure to reach."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from everbeat.bench import draining, idling, recovering, sending, waiting
+from everbeat.bench.figures import Better
+from everbeat.bench.place import Ground
+from everbeat.bench.scale import Scale
+
+
+@dataclass(frozen=True)
+class Measure:
+    key: str
+    title: str
+    unit: str
+    target: str
+    """The figure to reach, in words."""
+    take: Callable[[Ground, float], list[float]]
+    better: Better = "higher"
+    least: Scale = Scale.SMALL
+    """Measured from this scale on: a million rows are a million rows."""
+
+
+MEASURES = [
+    Measure("enqueue.single", "single enqueue, one thread", "tasks/s", "", sending.single),
+    Measure("enqueue.threads", "single enqueue, 16 threads", "tasks/s", "at least 10,000", sending.threads),
+    Measure("enqueue.processes", "single enqueue, 4 processes", "tasks/s", "", sending.processes),
+    Measure("enqueue.bulk", "bulk enqueue, one transaction", "tasks/s", "at least 100,000", sending.bulk),
+    Measure("drain.sync.single", "drain, process slots, one at a time", "tasks/s", "at least 2,000",
+            draining.sync_single),
+    Measure("drain.sync.frames", "drain, process slots, frames", "tasks/s", "at least 6,000", draining.sync_frames),
+    Measure("drain.async", "drain, async", "tasks/s", "at least 12,000", draining.async_),
+    Measure("latency.pickup", "pickup by an idle worker", "ms", "p95 under 5", waiting.pickup, "lower"),
+    Measure("latency.result", "enqueue to result", "ms", "p50 under 4", waiting.result, "lower"),
+    Measure("death.child", "child death to restart", "ms", "p95 under 100", waiting.child_death, "lower"),
+    Measure("death.worker", "kill -9 of a worker to restart elsewhere", "ms", "p95 under 1,000",
+            waiting.worker_death, "lower"),
+    Measure("recovery.10k", "10,000 orphans recovered", "s", "under 1", recovering.ten_thousand, "lower"),
+    Measure("recovery.100k", "100,000 orphans recovered", "s", "", recovering.hundred_thousand, "lower",
+            Scale.NORMAL),
+    Measure("recovery.1m", "1,000,000 orphans recovered", "s", "under 30", recovering.million, "lower", Scale.FULL),
+    Measure("recovery.held-up", "longest enqueue while orphans are recovered", "ms", "under 200",
+            recovering.held_up, "lower"),
+    Measure("recovery.stale", "finding a silent worker among many RUNNING tasks", "ms", "p95 under 10",
+            recovering.stale_workers, "lower"),
+    Measure("recovery.start", "start of a worker, 10,000 tasks, half of them orphans", "s", "under 2",
+            recovering.start_up, "lower"),
+    Measure("recovery.integrity", "integrity check, for each GB", "s", "under 10", recovering.integrity, "lower"),
+    Measure("heartbeat.cost", "heartbeats of 1,000 running tasks", "% of a core", "under 1", recovering.heartbeats,
+            "lower"),
+    Measure("growth.0", "async drain, no ended task in the store", "tasks/s", "", draining.after_no_rows),
+    Measure("growth.1m", "async drain, 1,000,000 ended tasks in the store", "tasks/s", "",
+            draining.after_a_million, "higher", Scale.FULL),
+    Measure("growth.5m", "async drain, 5,000,000 ended tasks in the store", "tasks/s", "",
+            draining.after_five_million, "higher", Scale.FULL),
+    Measure("growth.backlog", "async drain, the first of 1,000,000 that wait", "tasks/s", "",
+            draining.before_a_million, "higher", Scale.FULL),
+    Measure("idle.cpu", "idle worker: CPU", "% of a core", "under 1", idling.cpu, "lower"),
+    Measure("idle.memory", "idle worker: memory (PSS)", "MB", "under 80", idling.memory, "lower"),
+]  # fmt: skip
+
+
+def matching(words: Iterable[str]) -> list[Measure]:
+    """Those whose key begins with one of the words, or whose title has it; all if there are no words."""
+    wanted = [word.strip().lower() for word in words if word.strip()]
+    return [one for one in MEASURES if not wanted or any(map(one_matches(one), wanted))]
+
+
+def one_matches(measure: Measure) -> Callable[[str], bool]:
+    return lambda word: measure.key == word or measure.key.startswith(f"{word}.") or word in measure.title
