@@ -110,9 +110,9 @@ VARIABLES = """\
 | `EVERBEAT_EAGER` | run tasks at enqueue, for tests |
 | `EVERBEAT_RECOVERY_ENABLED` | `0` switches automatic recovery off and beats everything else |
 
-With `EVERBEAT_RECOVERY_ENABLED=0` the settings `auto_requeue_stale_claimed` and `auto_fail_stale_running` are false,
-whatever flags, code and file say: what dead workers held is left, and listed, until a person decides. `1` changes
-nothing.
+With `EVERBEAT_RECOVERY_ENABLED=0` the settings `auto_requeue_stale_claimed`, `auto_fail_stale_running` and
+`integrity_check_on_startup` are false, whatever flags, code and file say: what dead workers held is left, and listed,
+until a person decides, and the file is not checked. `1` changes nothing.
 """
 SEED_EXAMPLE = """\
 ## The YAML of the recovery specification

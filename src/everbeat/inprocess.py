@@ -31,7 +31,7 @@ from everbeat.errors import TaskInterrupted
 from everbeat.hooks import ChildHook
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Enqueued, Finished, NewTask, Outcome, TaskInfo
-from everbeat.model.worker import LockIdentity, NewWorker
+from everbeat.model.worker import NewWorker
 from everbeat.run import calling
 from everbeat.run.calling import Calling
 from everbeat.run.failure import error_of
@@ -116,20 +116,7 @@ class InProcessWorker:
         self._running_loop = threading.Lock()
         self._progress: dict[Ownership, Progress] = {}
         self._has_started = False
-        store.register(
-            NewWorker(
-                id=WORKER_ID,
-                name=WORKER_ID,
-                host=this_host(),
-                lock=LockIdentity(path="", device=0, inode=0),
-                queues=None,
-                task_names=(),
-                processes=1,
-                async_slots=0,
-                beat_interval_ms=30_000,
-                version="",
-            )
-        )
+        store.register(NewWorker(id=WORKER_ID, name=WORKER_ID, host=this_host(), processes=1, version=""))
 
     def run_ready(self, *, retries: bool, limit: int | None = None) -> int:
         """Run what is ready, and what becomes ready by it; how many runs that were."""

@@ -1,16 +1,18 @@
 """Tasks and workers made by hand through the real store, and what a command left when it ended."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from tests.words import a_worker
 
 from everbeat.decide.room import Room
 from everbeat.ids import new_id
 from everbeat.model.recovery import Verdict
 from everbeat.model.state import Change
 from everbeat.model.task import Claim, NewTask, Outcome, TaskError, TaskKind
-from everbeat.model.worker import LockIdentity, NewWorker
 from everbeat.run.lockfile import this_host
 from everbeat.store.interface import Ending, Flush, Store
 
@@ -29,6 +31,13 @@ class Ended:
 Command = Callable[..., Ended]
 
 
+def until(condition: Callable[[], object]) -> None:
+    give_up = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)  # between two looks at another process
+
+
 def send(store: Store, name: str = "shop.add", **given: Any) -> str:
     task = NewTask(given.pop("id", new_id()), given.pop("args", b"{}"), TaskKind(name, **given))
     store.enqueue([task])
@@ -41,20 +50,7 @@ class HandWorker:
     def __init__(self, store: Store, name: str = "hand") -> None:
         self.store = store
         self.id = name
-        store.register(
-            NewWorker(
-                id=name,
-                name=name,
-                host=this_host(),
-                lock=LockIdentity(path="/nowhere", device=1, inode=1),
-                queues=None,
-                task_names=(),
-                processes=2,
-                async_slots=0,
-                beat_interval_ms=30_000,
-                version="test",
-            )
-        )
+        store.register(a_worker(name, host=this_host(), task_names=()))
 
     def claim(self, name: str = "shop.add") -> Claim:
         room = Room(sync_names=frozenset({name}), async_names=frozenset(), queues=None, slots={1: 0})

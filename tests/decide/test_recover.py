@@ -68,6 +68,26 @@ def test_the_task_s_own_crash_action_comes_before_the_configured_one(
 
 
 @pytest.mark.parametrize(
+    ("policy", "action", "change"),
+    [
+        (THREE, "fail", Change.ABANDON),
+        (None, "pending", Change.RECOVER),
+        (ON_CRASH_RETRY, "fail", Change.ABANDON),
+        (a_policy(on_crash="pending"), "fail", Change.ABANDON),
+        (a_policy(on_crash="pending"), "retry", Change.ABANDON),
+        (a_policy(on_crash="fail", has_retry=True, max_attempts=3), "retry", Change.ABANDON),
+        (a_policy(on_crash="fail"), "pending", Change.ABANDON),
+    ],
+)
+def test_an_action_by_hand_comes_before_the_task_s_own_but_repeats_nothing_that_must_not_be(
+    policy: str | None, action: str, change: Change
+) -> None:
+    by_hand = RecoveryPolicy(action=action, is_forced=True)
+
+    assert decide(an_orphan(Cause.LOST, policy=policy), by_hand).change is change
+
+
+@pytest.mark.parametrize(
     ("retry_on", "cause", "change"),
     [
         (("WORKER_CRASHED",), Cause.CRASHED, Change.RECOVER),

@@ -1,13 +1,12 @@
 """What the tests of the public surface share: an application on a store in a temporary directory, a worker by hand."""
 
 import itertools
-import os
-import socket
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.words import a_worker
 
 from everbeat import Everbeat
 from everbeat.decide.room import Room
@@ -15,7 +14,6 @@ from everbeat.ids import full_name
 from everbeat.model.recovery import Verdict
 from everbeat.model.state import Change
 from everbeat.model.task import Claim, Outcome, TaskError
-from everbeat.model.worker import Host, LockIdentity, NewWorker
 from everbeat.store.interface import Ending, Flush
 
 
@@ -38,22 +36,7 @@ class HandWorker:
     def __init__(self, app: Everbeat) -> None:
         self.app = app
         self.id = f"hand-{next(self._numbers)}"
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        host = Host(name=socket.gethostname(), boot_id=boot_id, pid=os.getpid(), pid_started=1, pid_namespace=1)
-        app.store.register(
-            NewWorker(
-                id=self.id,
-                name=self.id,
-                host=host,
-                lock=LockIdentity(path="/nowhere", device=1, inode=1),
-                queues=None,
-                task_names=tuple(app.tasks),
-                processes=1,
-                async_slots=0,
-                beat_interval_ms=30_000,
-                version="test",
-            )
-        )
+        app.store.register(a_worker(self.id, task_names=tuple(app.tasks)))
 
     def claim(self) -> Claim:
         room = Room(sync_names=frozenset(self.app.tasks), async_names=frozenset(), queues=None, slots={1: 0})

@@ -236,6 +236,7 @@ def test_recovery_switched_off_by_its_variable_beats_all(write: Write, monkeypat
 
     for recovery in (given, RecoveryConfig(), AppConfig().recovery, RecoveryConfig.high_availability()):
         assert (recovery.auto_fail_stale_running, recovery.auto_requeue_stale_claimed) == (False, False)
+        assert not recovery.integrity_check_on_startup
         assert recovery.origin("auto_fail_stale_running") == "EVERBEAT_RECOVERY_ENABLED"
 
 

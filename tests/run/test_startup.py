@@ -179,6 +179,7 @@ def test_a_recovery_that_is_switched_off_leaves_the_tasks_and_counts_them(
     assert stage.status(task) == ["RUNNING"]
     assert (report.orphaned_tasks_found, report.left_alone) == (0, 1)
     assert "Left Alone By Configuration: 1" in report.to_report()
+    assert "Integrity Check: NOT RUN" in report.to_report()
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def recover(
     dry_run: DryRun = False,
     action: Annotated[
         Action | None,
-        typer.Option(help="For every orphan, in place of its own `on_crash` and the configured action; limits stay."),
+        typer.Option(help="For every orphan, in place of its own `on_crash`, unless that is fail. Limits stay."),
     ] = None,
     db: which.Db = None,
     app: which.App = None,

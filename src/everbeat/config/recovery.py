@@ -12,6 +12,8 @@ from everbeat.model.recovery import RecoveryPolicy
 from everbeat.model.task import CrashAction
 
 ACTIONS: tuple[CrashAction, ...] = ("retry", "fail", "pending")
+SWITCHED_OFF = ("auto_requeue_stale_claimed", "auto_fail_stale_running", "integrity_check_on_startup")
+"""By EVERBEAT_RECOVERY_ENABLED=0."""
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 _INTERVAL = Whole(low=SECOND, high=2 * MINUTE, unit="ms")
 _RETENTION = Whole(low=1, high=87_600, unit="hours", optional=True)
@@ -62,7 +64,7 @@ class RecoveryConfig(Settings):
         is_off, problem = recovery_is_switched_off()
         completion.add([problem])
         if is_off:
-            for name in ("auto_requeue_stale_claimed", "auto_fail_stale_running"):
+            for name in SWITCHED_OFF:
                 completion.put(name, False)
                 self.with_origins({name: RECOVERY_ENABLED})
         completion.finish()

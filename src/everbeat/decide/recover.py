@@ -71,12 +71,20 @@ def _verdict_on(orphan: Orphan, recovery: RecoveryPolicy, jitter: float) -> Verd
     refusal = _limit_reached(orphan, policy, recovery)
     if refusal is not None:
         return _abandon(orphan, refusal, quarantined=orphan.cause is Cause.CRASHED)
-    action = recovery.action if recovery.is_forced else policy.on_crash or recovery.action
+    action = _action_for(policy, recovery)
     refusal = None if orphan.cause is Cause.DISPATCH_DIED else _refusal(orphan, policy, action)
     if refusal is not None:
         return _abandon(orphan, refusal)
     billed = action != "pending" and orphan.cause not in UNBILLED
     return _run_again(orphan, policy, recovery, billed=billed, jitter=jitter)
+
+
+def _action_for(policy: TaskPolicy, recovery: RecoveryPolicy) -> str:
+    """The task's own, else the configured one. A person's comes before both, but no order about all orphans runs a
+    task again whose author said that a crash ends it."""
+    if recovery.is_forced and policy.on_crash != "fail":
+        return recovery.action
+    return policy.on_crash or recovery.action
 
 
 def _limit_reached(orphan: Orphan, policy: TaskPolicy, recovery: RecoveryPolicy) -> str | None:

@@ -32,6 +32,10 @@ class LockIdentity:
     inode: int
 
 
+NO_LOCK = LockIdentity(path="", device=0, inode=0)
+"""Of a worker without a lock file: only its beats speak for it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSetting:
     """What a worker's configuration says of a queue."""
@@ -46,13 +50,13 @@ class NewWorker:
     id: str
     name: str
     host: Host
-    lock: LockIdentity
-    queues: tuple[str, ...] | None
+    lock: LockIdentity = NO_LOCK
+    queues: tuple[str, ...] | None = None
     """None means every queue."""
-    task_names: tuple[str, ...]
-    processes: int
-    async_slots: int
-    beat_interval_ms: int
+    task_names: tuple[str, ...] = ()
+    processes: int = 0
+    async_slots: int = 0
+    beat_interval_ms: int = 30_000
     version: str
     exclusive_lease_ms: int = 30_000
     """After so much silence its tasks with exclusive keys are free: it has stopped them before."""

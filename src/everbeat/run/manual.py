@@ -19,7 +19,7 @@ from everbeat.model.integrity import IntegrityResult
 from everbeat.model.recovery import Cause, Orphan, RecoveryReport, Settled, Verdict
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim, CrashAction, TaskError
-from everbeat.model.worker import LockIdentity, NewWorker, StaleWorker, WorkerHeartbeatStatus, WorkerInfo, WorkerStatus
+from everbeat.model.worker import NewWorker, StaleWorker, WorkerHeartbeatStatus, WorkerInfo, WorkerStatus
 from everbeat.report.log import Reporter
 from everbeat.run.lockfile import Liveness, probe, this_host
 from everbeat.run.recovery import Tell
@@ -64,7 +64,7 @@ def recover(
     on_progress: Tell = lambda progress: None,
 ) -> RecoveryReport:
     """The whole start-up sequence at a person's request. `action` is used in place of the tasks' own and the
-    configured one; limits and counters stay."""
+    configured one; `on_crash="fail"` stays, and so do limits and counters."""
     policy = None if action is None else replace(config.to_policy(), action=action, is_forced=True)
     startup = Startup(
         store=store, config=config, me=this_host(), clock=SystemClock(), reporter=Reporter(), actor=actor,
@@ -184,6 +184,5 @@ def _foreign_worker(worker_id: str, recovery: RecoveryConfig) -> NewWorker:
     """A worker of somebody's own making: it has no lock file, so only its beats speak for it."""
     interval = min(recovery.runner_heartbeat_interval_ms, recovery.claimer_heartbeat_interval_ms)
     return NewWorker(
-        id=worker_id, name=worker_id, host=this_host(), lock=LockIdentity(path="", device=0, inode=0), queues=(),
-        task_names=(), processes=0, async_slots=0, beat_interval_ms=interval, version=__version__,
-    )  # fmt: skip
+        id=worker_id, name=worker_id, host=this_host(), queues=(), beat_interval_ms=interval, version=__version__
+    )
