@@ -3,7 +3,6 @@
 import re
 import signal
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.cli.by_hand import Command, HandWorker, send
+from tests.cli.by_hand import Command, HandWorker, send, until
 
 from everbeat.store.interface import Store
 
@@ -61,13 +60,6 @@ def samples(text: str) -> dict[tuple[str, str], float]:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-
-
-def until(condition: Callable[[], object]) -> None:
-    give_up = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

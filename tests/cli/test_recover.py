@@ -15,18 +15,18 @@ from everbeat.model.state import TaskStatus
 from everbeat.store.interface import Store
 
 SLOW = """
-import time
+import signal
 from everbeat import Everbeat, RetryPolicy
 
 app = Everbeat("sqlite:///slow.db")
 
 @app.task(name="slow.repeatable", retry=RetryPolicy(max_attempts=3))
 def repeatable() -> None:
-    time.sleep(600)
+    signal.pause()
 
 @app.task(name="slow.once")
 def once() -> None:
-    time.sleep(600)
+    signal.pause()
 """
 
 

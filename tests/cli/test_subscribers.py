@@ -5,14 +5,13 @@ import os
 import signal
 import sqlite3
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.by_hand import Command
+from tests.cli.by_hand import Command, until
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -50,13 +49,6 @@ def told(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
 
 def write_app(directory: Path, more: str) -> None:
     (directory / "teller.py").write_text(APP + more)
-
-
-def until(condition: Callable[[], object]) -> None:
-    give_up = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
 
 
 def ready(worker: "subprocess.Popen[str]") -> None:
@@ -144,12 +136,11 @@ def test_what_a_killed_worker_did_not_tell_is_told_by_the_next(
     write_app(
         tmp_path,
         """
-import time
 @app.on("worker.started")
 def slow(event):
     write("slow", event)
     if not os.path.exists("go"):
-        time.sleep(600)
+        signal.pause()
 """,
     )
     first = started("worker", "start", "teller:app", "--processes", "1", "--name", "first")
@@ -160,14 +151,23 @@ def slow(event):
     subscriber = told()[0]["pid"]
     until(lambda: not Path(f"/proc/{subscriber}").exists())
     (tmp_path / "go").touch()
-    with closing(sqlite3.connect(tmp_path / "told.db")) as connection:
-        connection.execute("UPDATE everbeat_events SET deliver_after = 0")  # as if the minute of its lease were over
-        connection.commit()
-
     process("worker", "start", "teller:app", "--burst", "--processes", "1", "--name", "second")
 
     names = [str(one["worker"]).split("-")[0] for one in told()]
     assert names == ["first", "first", "second"]
+
+
+def test_each_application_on_a_store_is_told(
+    started: Start, everbeat: Command, tmp_path: Path, told: Callable[[], list[dict[str, Any]]]
+) -> None:
+    write_app(tmp_path, 'app.on("task.failed", lambda event: write("teller", event))')
+    (tmp_path / "audit.py").write_text(APP + 'app.on("*", lambda event: write("audit", event))')
+    for target in ("teller:app", "audit:app"):
+        ready(started("worker", "start", target, "--processes", "1", "--queues", target.partition(":")[0]))
+
+    everbeat("task", "enqueue", "fails", "--app", "teller:app", "--queue", "teller")
+
+    until(lambda: {one["who"] for one in told() if one["name"] == "task.failed"} == {"teller", "audit"})
 
 
 def test_the_subscribers_process_ends_with_its_supervisor(
@@ -198,11 +198,9 @@ def test_the_story_of_a_killed_worker_is_told_in_its_order(
     write_app(
         tmp_path,
         """
-import time
-
 @app.task(name="long")
 def long() -> None:
-    time.sleep(600)
+    signal.pause()
 
 app.on("*", lambda event: write("it", event))
 """,

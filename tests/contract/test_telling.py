@@ -18,7 +18,7 @@ from tests.words import (
     succeeded,
 )
 
-from everbeat.model.event import EVENT_UNDELIVERABLE, WORKER_DEAD, WORKER_STARTED, Event
+from everbeat.model.event import EVENT_UNDELIVERABLE, WORKER_DEAD, WORKER_STARTED, Event, EventInfo
 from everbeat.model.recovery import Verdict
 from everbeat.model.retention import Cut, Kept
 from everbeat.model.state import Change
@@ -28,8 +28,12 @@ LEASE = 30 * SECOND
 HOUR = 3_600 * SECOND
 
 
-def taken(store: Store, *names: str, limit: int = 10) -> list[int]:
-    return [event.id for event in store.take_events(names or ("*",), limit=limit, lease_us=LEASE)]
+def take(store: Store, *names: str, app: str = "shop:app", by: str = "w0") -> list[EventInfo]:
+    return store.take_events(app, names or ("*",), worker_id=by, limit=10, lease_us=LEASE)
+
+
+def taken(store: Store, *names: str, app: str = "shop:app", by: str = "w0") -> list[int]:
+    return [event.id for event in take(store, *names, app=app, by=by)]
 
 
 def totals(store: Any) -> dict[tuple[str, str], float]:
@@ -43,18 +47,18 @@ def totals(store: Any) -> dict[tuple[str, str], float]:
 
 def test_an_event_waits_only_if_somebody_had_subscribed_when_it_happened(store: Store) -> None:
     register(store, "before")
-    store.subscribe([WORKER_STARTED])
+    store.subscribe("shop:app", [WORKER_STARTED])
     register(store, "after")
     store.retire("after")
 
-    (event,) = store.take_events([WORKER_STARTED], limit=10, lease_us=LEASE)
+    (event,) = take(store, WORKER_STARTED)
 
     assert (event.name, event.worker_id, event.facts["name"]) == (WORKER_STARTED, "after", "after")
     assert store.undelivered() == 1
 
 
 def test_one_may_subscribe_to_everything(store: Store) -> None:
-    store.subscribe(["*"])
+    store.subscribe("shop:app", ["*"])
     register(store, "w1")
     store.retire("w1")
 
@@ -62,7 +66,7 @@ def test_one_may_subscribe_to_everything(store: Store) -> None:
 
 
 def test_who_knows_only_some_names_is_given_only_those(store: Store) -> None:
-    store.subscribe([WORKER_STARTED, WORKER_DEAD])
+    store.subscribe("shop:app", [WORKER_STARTED, WORKER_DEAD])
     register(store, "w1")
 
     assert taken(store, WORKER_DEAD) == []
@@ -73,7 +77,7 @@ def test_what_was_taken_is_given_to_nobody_else_until_the_lease_is_over(
     open_store: OpenStore, clock: VirtualClock
 ) -> None:
     one, other = open_store(), open_store()
-    one.subscribe(["*"])
+    one.subscribe("shop:app", ["*"])
     register(one, "w1")
     first = taken(one)
 
@@ -82,11 +86,44 @@ def test_what_was_taken_is_given_to_nobody_else_until_the_lease_is_over(
     assert taken(other) == first
 
 
-def test_delivered_is_delivered(store: Store, clock: VirtualClock) -> None:
-    store.subscribe(["*"])
+def test_every_application_that_subscribed_is_told(store: Store) -> None:
+    store.subscribe("shop:app", ["*"])
+    store.subscribe("audit:app", [WORKER_STARTED])
     register(store, "w1")
 
-    store.settle_events(delivered=taken(store))
+    store.settle_events("shop:app", delivered=taken(store))
+
+    assert store.undelivered() == 1
+    (event,) = take(store, app="audit:app")
+    assert event.worker_id == "w1"
+
+
+def test_who_subscribes_later_is_not_told_of_what_was_before(store: Store, clock: VirtualClock) -> None:
+    store.subscribe("shop:app", ["*"])
+    register(store, "w1")
+    clock.advance(1)
+    store.subscribe("late:app", ["*"])
+
+    assert taken(store, app="late:app") == []
+    assert len(taken(store)) == 1
+
+
+def test_what_a_dead_worker_had_taken_is_given_to_another_at_once(store: Store) -> None:
+    register(store, "w1")
+    store.subscribe("shop:app", [WORKER_STARTED])
+    register(store, "w2")
+    first = taken(store, by="w1")
+
+    store.declare_dead("w1", reason="gone", cause="proof")
+
+    assert taken(store, by="w2") == first
+
+
+def test_delivered_is_delivered(store: Store, clock: VirtualClock) -> None:
+    store.subscribe("shop:app", ["*"])
+    register(store, "w1")
+
+    store.settle_events("shop:app", delivered=taken(store))
     clock.advance(3600)
 
     assert taken(store) == []
@@ -94,11 +131,11 @@ def test_delivered_is_delivered(store: Store, clock: VirtualClock) -> None:
 
 
 def test_what_was_not_tried_is_given_again_at_once(store: Store) -> None:
-    store.subscribe(["*"])
+    store.subscribe("shop:app", ["*"])
     register(store, "w1")
     first = taken(store)
 
-    store.settle_events(returned=first)
+    store.settle_events("shop:app", returned=first)
 
     assert taken(store) == first
 
@@ -106,18 +143,18 @@ def test_what_was_not_tried_is_given_again_at_once(store: Store) -> None:
 def test_a_failed_delivery_is_tried_again_later_each_time_and_given_up_after_ten(
     store: Store, clock: VirtualClock
 ) -> None:
-    store.subscribe([WORKER_STARTED])
+    store.subscribe("shop:app", [WORKER_STARTED])
     register(store, "w1")
     pauses = []
     for _ in range(10):
         event = taken(store, WORKER_STARTED)
-        store.settle_events(failed=[(event[0], "ValueError: no")])
+        store.settle_events("shop:app", failed=[(event[0], "ValueError: no")])
         pause = 0
         while store.undelivered() and not taken(store, WORKER_STARTED):
             clock.advance(1)
             pause += 1
         pauses.append(pause)
-        store.settle_events(returned=event)
+        store.settle_events("shop:app", returned=event)
 
     assert pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 0]
     (announced,) = [event for event in store.events() if event.name == EVENT_UNDELIVERABLE]
@@ -126,23 +163,23 @@ def test_a_failed_delivery_is_tried_again_later_each_time_and_given_up_after_ten
 
 
 def test_that_something_could_not_be_told_is_not_told_for_ever(store: Store) -> None:
-    store.subscribe(["*"])
+    store.subscribe("shop:app", ["*"])
     store.announce([Event(name=EVENT_UNDELIVERABLE)])
     (event,) = taken(store)
 
     for _ in range(10):
-        store.settle_events(failed=[(event, "no")])
+        store.settle_events("shop:app", failed=[(event, "no")])
 
     assert [event.name for event in store.events()] == [EVENT_UNDELIVERABLE]
 
 
 def test_a_clock_that_was_set_back_delays_nothing_for_long(store: Store, clock: VirtualClock) -> None:
-    store.subscribe(["*"])
+    store.subscribe("shop:app", ["*"])
     register(store, "w1")
     first = taken(store)
     clock.wall -= 86_400 * SECOND
 
-    store.subscribe(["*"])
+    store.subscribe("shop:app", ["*"])
 
     assert taken(store) == first
 
@@ -159,20 +196,34 @@ def cut_events(store: Store) -> None:
 
 
 def test_an_event_that_waits_is_kept_however_old(store: Store, clock: VirtualClock) -> None:
-    store.subscribe([WORKER_STARTED])
+    store.subscribe("shop:app", [WORKER_STARTED])
     register(store, "w1")
     store.retire("w1")
     clock.advance(7200)
-    store.subscribe([WORKER_STARTED])
+    store.subscribe("shop:app", [WORKER_STARTED])
 
     cut_events(store)
 
     assert [event.name for event in store.events()] == [WORKER_STARTED]
 
 
-def test_a_subscription_that_nobody_renews_ends_and_its_events_with_it(store: Store, clock: VirtualClock) -> None:
-    store.subscribe([WORKER_STARTED])
+def test_an_event_that_was_told_goes_with_its_deliveries(store: Any, clock: VirtualClock) -> None:
+    store.subscribe("shop:app", [WORKER_STARTED])
     register(store, "w1")
+    store.settle_events("shop:app", delivered=taken(store))
+    clock.advance(7200)
+
+    cut_events(store)
+
+    with store.database.read() as tx:
+        assert tx.all("SELECT event_id FROM everbeat_deliveries") == []
+
+
+def test_a_subscription_that_nobody_renews_ends_and_its_events_with_it(store: Store, clock: VirtualClock) -> None:
+    store.subscribe("shop:app", [WORKER_STARTED])
+    register(store, "w1")
+    taken(store)
+    register(store, "w1b")
     clock.advance(7200)
 
     cut_events(store)

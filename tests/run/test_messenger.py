@@ -20,7 +20,8 @@ class Post:
         self.stage, self.crew = stage, worker.crew
         self.store, self.line = stage.open_line()
         self.messenger = Messenger(
-            names=[WORKER_STARTED], store=self.store, crew=worker.crew, slot=SLOT, clock=stage.clock,  # type: ignore[arg-type]
+            application="shop:app", names=[WORKER_STARTED], worker_id="w1", store=self.store, crew=worker.crew,  # type: ignore[arg-type]
+            slot=SLOT, clock=stage.clock,
         )  # fmt: skip
         self.messenger.tick()  # subscribes
 
@@ -48,7 +49,7 @@ class Post:
 
     def failures(self) -> list[tuple[int, str | None]]:
         with self.store.database.read() as tx:
-            return tx.all("SELECT failures, failure FROM everbeat_events WHERE wanted = 1 ORDER BY id")  # type: ignore[return-value]
+            return tx.all("SELECT failures, failure FROM everbeat_deliveries ORDER BY event_id")  # type: ignore[return-value]
 
 
 @pytest.fixture
@@ -143,7 +144,7 @@ def test_what_takes_long_stays_with_who_has_it(stage: Stage, post: Post) -> None
         stage.clock.advance(10)
         post.messenger.tick()
 
-    assert stage.store.take_events(["*"], limit=1, lease_us=1) == []
+    assert stage.store.take_events("shop:app", ["*"], worker_id="w9", limit=1, lease_us=1) == []
 
 
 def test_an_event_whose_process_never_comes_up_is_given_up_in_the_end(stage: Stage, post: Post) -> None:
@@ -168,5 +169,5 @@ def test_at_the_end_what_is_due_is_told_and_the_rest_given_back(stage: Stage, po
     post.messenger.finish(0.0, lambda: None)
 
     assert SLOT not in post.crew.children
-    (event,) = stage.store.take_events(["*"], limit=5, lease_us=1)
+    (event,) = stage.store.take_events("shop:app", ["*"], worker_id="w9", limit=5, lease_us=1)
     assert event.worker_id == "w3"

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tests.run.stage import Stage
+from tests.run.stage import SimulatedWorker, Stage
 from tests.words import a_policy, enqueue
 
 ISOLATED = a_policy(isolated=True)
@@ -58,6 +58,14 @@ def test_a_burst_waits_for_isolated_tasks(stage: Stage) -> None:
 # -- a limited number of tasks ----------------------------------------------------------------------------------------
 
 
+def run_the_last(worker: SimulatedWorker) -> None:
+    """In the process that took the place of the first."""
+    worker.crew.get_ready()
+    worker.turn()
+    worker.crew.run(1)
+    worker.turn()
+
+
 def test_a_process_is_replaced_after_its_last_task_and_not_before(stage: Stage) -> None:
     worker = stage.worker(processes=1, max_tasks=2)
     tasks = [enqueue(stage.store) for _ in range(3)]
@@ -71,10 +79,7 @@ def test_a_process_is_replaced_after_its_last_task_and_not_before(stage: Stage) 
     worker.turn(2)
     assert worker.crew.children[1].pid != first
 
-    worker.crew.get_ready()
-    worker.turn()
-    worker.crew.run(1)
-    worker.turn()
+    run_the_last(worker)
     assert stage.status(*tasks) == ["COMPLETED"] * 3
     assert "child.died" not in stage.events()
 
@@ -197,10 +202,7 @@ def test_a_process_that_a_task_left_too_large_is_replaced(stage: Stage) -> None:
     worker.turn(2)
     assert worker.crew.children[1].pid != first
 
-    worker.crew.get_ready()
-    worker.turn()
-    worker.crew.run(1)
-    worker.turn()
+    run_the_last(worker)
     assert stage.status(*tasks) == ["COMPLETED"] * 3
 
 

@@ -1,6 +1,5 @@
 """`everbeat db`: the store as a whole. Its schema, its health, its copies."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,7 +9,7 @@ from typing import Annotated
 import typer
 
 from everbeat.cli import out, which
-from everbeat.cli.ends import FAILED, USAGE, Refused
+from everbeat.cli.ends import FAILED, Refused
 from everbeat.cli.orders import DryRun, Yes
 from everbeat.cli.person import actor
 from everbeat.config import AppConfig
@@ -207,11 +206,8 @@ def restore(
 def _confirm(maintenance: Maintenance, path: Path, *, dry_run: bool, yes: bool) -> None:
     if dry_run or yes:
         return
-    what = f"{clean(maintenance.location)} would be replaced by {clean(path)}"
-    if not sys.stdin.isatty():
-        raise Refused(f"{what}; add --yes to do it, --dry-run to look", code=USAGE)
-    if not typer.confirm(f"{what}. Do it?", err=True):
-        raise Refused("nothing was changed")
+    would = f"{clean(maintenance.location)} would be replaced by {clean(path)}"
+    out.agree(would, f"{would}. Do it?")
 
 
 def _live_workers(config: AppConfig, maintenance: Maintenance) -> list[str]:

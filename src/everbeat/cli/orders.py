@@ -4,7 +4,6 @@ Ids or filters say which. Filters show a count and ask; without a terminal to as
 that do not fit are named, the others are done, and the command ends with 1.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -12,7 +11,7 @@ from typing import Annotated
 import typer
 
 from everbeat.cli import filters, out, which
-from everbeat.cli.ends import FAILED, USAGE, Refused
+from everbeat.cli.ends import FAILED
 from everbeat.cli.person import actor
 from everbeat.errors import TaskNotFound
 from everbeat.model.order import Order
@@ -233,10 +232,7 @@ def _tell(order: Order, done: Sequence[str], problems: Sequence[str], *, dry_run
 
 def _ask(order: Order, count: int) -> None:
     tasks = counted(count, "task")
-    if not sys.stdin.isatty():
-        raise Refused(f"{tasks} {WORDS[order].would}; add --yes to do it, --dry-run to look", code=USAGE)
-    if not typer.confirm(WORDS[order].ask.format(tasks=tasks), err=True):
-        raise Refused("nothing was changed")
+    out.agree(f"{tasks} {WORDS[order].would}", WORDS[order].ask.format(tasks=tasks))
 
 
 def _problem(store: Store, order: Order, task_id: str) -> str:

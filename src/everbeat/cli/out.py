@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from everbeat.cli.ends import USAGE, Refused
 from everbeat.report.text import Column, clean, plain, table
 from everbeat.secrecy import without_passwords
 
@@ -32,6 +33,16 @@ def data(value: Any) -> None:
 def data_line(value: Any) -> None:
     """One value of a stream that has no end."""
     typer.echo(json.dumps(plain(value)))
+
+
+def agree(would: str, question: str) -> None:
+    """Go on only if the person at the terminal says yes; without one `--yes` is needed. (click's own confirm writes a
+    blank to stdout.)"""
+    if not sys.stdin.isatty():
+        raise Refused(f"{would}; add --yes to do it, --dry-run to look", code=USAGE)
+    typer.echo(f"{question} [y/N]: ", nl=False, err=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Refused("nothing was changed")
 
 
 def rows(columns: Sequence[Column], cells: Sequence[Sequence[object]], *, empty: str) -> None:

@@ -68,9 +68,7 @@ def show(
     Also its attempts, its history, and outcomes that came too late.
     """
     with which.existing_store(db, app) as store:
-        task = store.get(task_id)
-        if task is None:
-            raise TaskNotFound(task_id, where=store.location)
+        task = _the(store, task_id)
         late = store.late_outcomes(task_id)
     if as_json:
         out.data(plain(task) | {"late_outcomes": plain(late)})
@@ -96,13 +94,18 @@ def history(
 ) -> None:
     """Show who changed a task, when and why. A run without trouble leaves no entry."""
     with which.existing_store(db, app) as store:
-        task = store.get(task_id)
-        if task is None:
-            raise TaskNotFound(task_id, where=store.location)
+        task = _the(store, task_id)
     if as_json:
         out.data({"id": task.id, "status": task.status, "history": task.history, "attempts": task.attempts})
     else:
         _show_history(task)
+
+
+def _the(store: Store, task_id: str) -> TaskInfo:
+    task = store.get(task_id)
+    if task is None:
+        raise TaskNotFound(task_id, where=store.location)
+    return task
 
 
 def full(store: Store, found: Sequence[TaskInfo]) -> list[TaskInfo]:

@@ -1,163 +1,20 @@
-"""`everbeat worker`: start one, list them."""
+"""`everbeat worker`: `list`. `start` and `health` have modules of their own."""
 
-import sqlite3
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from everbeat import __version__
-from everbeat.cli import given, out, which
-from everbeat.cli.ends import FAILED, USAGE, Refused
-from everbeat.config import AppConfig, RecoveryConfig, broker_from_url, effective
-from everbeat.config.catalogue import RECOVERY_ENABLED
-from everbeat.model.recovery import Progress, RecoveryReport
+from everbeat.cli import out, start, which
+from everbeat.config import RecoveryConfig
 from everbeat.model.worker import WorkerHeartbeatStatus, WorkerInfo, WorkerStatus
-from everbeat.report.text import Column, ago, banner, recovery_line, span
-from everbeat.run.cpus import usable_cpus
+from everbeat.report.text import Column, ago, span
 from everbeat.store.interface import Store
 
-if TYPE_CHECKING:
-    from everbeat.run.life import Life
-
 app = typer.Typer(help="Start and list workers.", no_args_is_help=True, rich_markup_mode=None)
-
-
-class LogFormat(StrEnum):
-    TEXT = "text"
-    JSON = "json"
-
-
-class LogLevel(StrEnum):
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-# -- start ------------------------------------------------------------------------------------------------------------
-
-
-@app.command()
-def start(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:APP", envvar="EVERBEAT_APP", help="The application; the working directory is importable."
-        ),
-    ],
-    processes: Annotated[
-        int | None,
-        typer.Option(min=1, max=1024, help="Processes for sync tasks. Default: the processors it may use."),
-    ] = None,
-    async_slots: Annotated[
-        int | None,
-        typer.Option(min=0, max=100_000, help="Async tasks at once. Default: 100 if the application has any."),
-    ] = None,
-    queues: Annotated[str | None, typer.Option(metavar="A,B", help="Only these queues. Default: every queue.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the worker. Default: the host's name.")] = None,
-    imports: Annotated[
-        list[str] | None, typer.Option("--import", metavar="MODULE", help="Import this too; may be repeated.")
-    ] = None,
-    burst: Annotated[bool, typer.Option("--burst", help="Exit when nothing can start now and nothing runs.")] = False,
-    drain_timeout: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How long running tasks may go on after SIGTERM.")
-    ] = 25.0,
-    db: Annotated[str | None, typer.Option("--db", metavar="URL", help="Use this store, not the app's own.")] = None,
-    http: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Serve /livez, /readyz and /metrics there. PORT alone means 127.0.0.1."),
-    ] = None,
-    log_format: Annotated[LogFormat, typer.Option(help="Of the log on stderr.")] = LogFormat.TEXT,
-    log_level: Annotated[LogLevel, typer.Option(case_sensitive=False, help="Of the log on stderr.")] = LogLevel.INFO,
-    frame_depth: Annotated[int, typer.Option(min=1, max=1024, hidden=True)] = 64,
-) -> None:
-    """Run a worker until SIGTERM or Ctrl-C. What dead workers left is recovered first, then it prints `ready`."""
-    from everbeat.report import log  # lazily: looking at a store needs nothing of what runs one
-    from everbeat.run.httpd import AddressUnusable
-    from everbeat.run.options import WorkerOptions
-    from everbeat.run.worker import AppUnusable, run_worker
-
-    options = WorkerOptions(
-        target=target,
-        processes=processes or usable_cpus(),
-        async_slots=async_slots,
-        queues=given.names(queues, "queue"),
-        name=None if name is None else given.name(name, "worker name"),
-        imports=tuple(imports or ()),
-        database_url=None if db is None else broker_from_url(db, where="--db").url,
-        burst=burst,
-        drain_timeout=drain_timeout,
-        frame_depth=frame_depth,
-        log_level=log_level,
-        log_format=log_format,
-        http=None if http is None else given.address(http),
-    )
-    log.set_up(level=log_level, style=log_format)
-    try:
-        with _Bar() as bar:
-            code = run_worker(options, announce=bar.then(_announce), on_progress=bar.show)
-    except AddressUnusable as error:
-        raise Refused(f"--http: {error}") from error
-    except AppUnusable as error:
-        raise Refused(f"{target}: {error}", code=USAGE if error.kind in ("missing", "config") else FAILED) from error
-    raise typer.Exit(code)
-
-
-class _Bar(ExitStack):
-    """How far the recovery is, on a terminal, from its first word to the banner."""
-
-    _stages: Callable[[str, int, int | None], None] | None = None
-
-    def show(self, progress: Progress) -> None:
-        if self._stages is None:
-            self._stages = self.enter_context(out.stages())
-        self._stages(progress.stage, progress.done, progress.total)
-
-    def then(self, announce: Callable[["Life", RecoveryReport | None], None]) -> Callable[..., None]:
-        def announced(life: "Life", report: RecoveryReport | None) -> None:
-            self.close()
-            announce(life, report)
-
-        return announced
-
-
-def _announce(life: "Life", report: RecoveryReport | None) -> None:
-    worker = life.profile
-    out.say(
-        banner(
-            version=__version__,
-            worker_id=worker.worker_id,
-            pid=worker.host.pid,
-            target=worker.options.target,
-            task_count=len(worker.names),
-            store=life.store.location,
-            engine=f"SQLite {sqlite3.sqlite_version}",
-            processes=worker.options.processes,
-            async_slots=worker.async_slots,
-            queues=worker.options.queues,
-            recovery=recovery_line(report),
-        )
-    )
-    _tell_settings(worker.config)
-    out.say("ready")
-
-
-def _tell_settings(config: AppConfig) -> None:
-    from everbeat.report.log import Reporter
-
-    reporter = Reporter()
-    for one in effective(config):
-        if one.is_from_outside:
-            say = reporter.warn if one.origin == RECOVERY_ENABLED else reporter.say
-            say("setting.given", name=one.key, value=one.value, by=one.origin)
-
-
-# -- list -------------------------------------------------------------------------------------------------------------
+app.command("start")(start.start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +66,7 @@ def list_(
 
 
 def worker_rows(store: Store, recovery: RecoveryConfig) -> list[WorkerRow]:
-    from everbeat.run import manual  # lazily, as above
+    from everbeat.run import manual  # lazily: most commands need nothing of what runs a store
 
     workers = {worker.id: worker for worker in store.workers()}
     beats = manual.get_worker_status(store, recovery)

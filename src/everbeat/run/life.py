@@ -65,7 +65,7 @@ class Life:
 
     def _subscribe(self) -> None:
         if self.profile.events:
-            self.store.subscribe(self.profile.events)
+            self.store.subscribe(self.profile.options.target, self.profile.events)
 
     def register(self) -> None:
         self.outfit.files.stay = True

@@ -32,8 +32,8 @@ BUSY_SECONDS = 0.05
 BATCH = 50
 DEPTH = 5
 """So many wait in the process itself, so that it need not wait for us."""
-LEASE_US = 60_000_000
-RENEW_US = 20_000_000
+LEASE_US = 20_000_000
+RENEW_US = 5_000_000
 SUBSCRIBE_US = 3_600_000_000
 LIMIT_US = 30_000_000
 RESTART_US = (0, 1_000_000, 5_000_000, 30_000_000)
@@ -50,8 +50,13 @@ class Ended:
 class Messenger:
     name = "messenger"
 
-    def __init__(self, *, names: Collection[str], store: Store, crew: Hands, slot: int, clock: Clock) -> None:
+    def __init__(
+        self, *, application: str, names: Collection[str], worker_id: str, store: Store, crew: Hands, slot: int,
+        clock: Clock,
+    ) -> None:  # fmt: skip
+        self._application = application
         self._names = names
+        self._worker_id = worker_id
         self._store = store
         self._crew = crew
         self._slot = slot
@@ -79,12 +84,12 @@ class Messenger:
         """Settle what has ended, take what is new."""
         now = self._clock.mono_us()
         if self._subscribed_at is None or now - self._subscribed_at > SUBSCRIBE_US:
-            self._store.subscribe(self._names)
+            self._store.subscribe(self._application, self._names)
             self._subscribed_at = now
         self._settle()
         self._renew(now)
         free = BATCH - len(self._under_way)
-        found = self._store.take_events(self._names, limit=free, lease_us=LEASE_US) if free else []
+        found = self._take(free) if free else []
         for event in found:
             self._under_way[event.id] = now + RENEW_US
             self._taken.put(event)
@@ -92,12 +97,18 @@ class Messenger:
             os.eventfd_write(self._bell, 1)
         return BUSY_SECONDS if self._under_way else LOOK_SECONDS
 
+    def _take(self, limit: int) -> list[EventInfo]:
+        return self._store.take_events(
+            self._application, self._names, worker_id=self._worker_id, limit=limit, lease_us=LEASE_US
+        )
+
     def _settle(self) -> None:
         ended = _all(self._ended)
         if not ended:
             return
         try:
             self._store.settle_events(
+                self._application,
                 delivered=[one.event_id for one in ended if one.failure is None],
                 failed=[(one.event_id, one.failure) for one in ended if one.failure is not None],
             )
@@ -111,7 +122,7 @@ class Messenger:
     def _renew(self, now: int) -> None:
         due = [event_id for event_id, renew_at in self._under_way.items() if now >= renew_at]
         if due:
-            self._store.keep_events(due, lease_us=LEASE_US)
+            self._store.keep_events(self._application, due, worker_id=self._worker_id, lease_us=LEASE_US)
             self._under_way |= dict.fromkeys(due, now + RENEW_US)
 
     # -- the main thread --------------------------------------------------------------------------------------------
@@ -142,7 +153,7 @@ class Messenger:
             case ChildReady():
                 self._is_ready = True
             case Finished():
-                self._take(news.outcomes)
+                self._heard(news.outcomes)
             case Died():
                 self._bury(news)
         self.turn()
@@ -159,7 +170,7 @@ class Messenger:
         self._crew.release(self._slot) if self._is_ready and not self._sent else self._crew.kill(self._slot)
         self._settle()
         if self._under_way:
-            self._store.settle_events(returned=list(self._under_way))
+            self._store.settle_events(self._application, returned=list(self._under_way))
 
     def close(self) -> None:
         os.close(self._bell)
@@ -172,7 +183,7 @@ class Messenger:
         self._sent[event.id] = event
         return True
 
-    def _take(self, outcomes: Collection[tuple[int, int, int, Outcome]]) -> None:
+    def _heard(self, outcomes: Collection[tuple[int, int, int, Outcome]]) -> None:
         for _, event_id, _, outcome in outcomes:
             if self._sent.pop(event_id, None) is not None:
                 error = outcome.error
@@ -181,7 +192,7 @@ class Messenger:
         self._head_since = self._clock.mono_us()
 
     def _bury(self, death: Died) -> None:
-        self._take(death.outcomes)
+        self._heard(death.outcomes)
         unread = {event_id for event_id, _ in death.unread}
         how = f"took longer than {LIMIT_US // 1_000_000} s" if self._is_late else how_it_died(death.pid, death.status)
         if not death.was_ready and self._waiting:

@@ -478,20 +478,25 @@ class Store(Site, Protocol):
     def retention_done(self, deleted: Mapping[Kept, int]) -> None:
         """A pass is over."""
 
-    def subscribe(self, names: Iterable[str]) -> None:
-        """From now on events with these names wait to be delivered; "*" is every one. To be said again now and then."""
+    def subscribe(self, application: str, names: Iterable[str]) -> None:
+        """From now on events with these names wait to be told to the application; "*" is every one. To be said again
+        now and then."""
 
     def undelivered(self) -> int:
-        """How many wait, whoever is to be told of them."""
+        """How many tellings wait, whoever is to be told."""
 
-    def take_events(self, names: Collection[str], *, limit: int, lease_us: int) -> list[EventInfo]:
-        """Some that wait, oldest first. Nobody else is given them before the lease has run out."""
+    def take_events(
+        self, application: str, names: Collection[str], *, worker_id: str, limit: int, lease_us: int
+    ) -> list[EventInfo]:
+        """Some that wait for the application, oldest first. No other worker of it is given them before the lease has
+        run out, or this one is declared dead."""
 
-    def keep_events(self, events: Sequence[int], *, lease_us: int) -> None:
-        """They are still being delivered: nobody else is given them for so much longer."""
+    def keep_events(self, application: str, events: Sequence[int], *, worker_id: str, lease_us: int) -> None:
+        """They are still being told: nobody else is given them for so much longer."""
 
     def settle_events(
         self,
+        application: str,
         *,
         delivered: Sequence[int] = (),
         failed: Sequence[tuple[int, str]] = (),

@@ -31,34 +31,37 @@ class Keeping(Base):
         with self.database.write() as tx:
             retaining.done(tx, deleted)
 
-    def subscribe(self, names: Iterable[str]) -> None:
+    def subscribe(self, application: str, names: Iterable[str]) -> None:
         with self.database.write() as tx:
-            telling.subscribe(tx, names)
+            telling.subscribe(tx, application, names)
 
     def undelivered(self) -> int:
         with self.database.read() as tx:
             return telling.waiting(tx)
 
-    def take_events(self, names: Collection[str], *, limit: int, lease_us: int) -> list[EventInfo]:
+    def take_events(
+        self, application: str, names: Collection[str], *, worker_id: str, limit: int, lease_us: int
+    ) -> list[EventInfo]:
         with self.database.read() as tx:
-            if not telling.is_due(tx, names):
+            if not telling.is_due(tx, application, names):
                 return []
         with self.database.write() as tx:
-            return telling.take(tx, names, limit=limit, lease_us=lease_us)
+            return telling.take(tx, application, names, worker_id=worker_id, limit=limit, lease_us=lease_us)
 
-    def keep_events(self, events: Sequence[int], *, lease_us: int) -> None:
+    def keep_events(self, application: str, events: Sequence[int], *, worker_id: str, lease_us: int) -> None:
         with self.database.write() as tx:
-            telling.keep(tx, events, lease_us=lease_us)
+            telling.keep(tx, application, events, worker_id=worker_id, lease_us=lease_us)
 
     def settle_events(
         self,
+        application: str,
         *,
         delivered: Sequence[int] = (),
         failed: Sequence[tuple[int, str]] = (),
         returned: Sequence[int] = (),
     ) -> None:
         with self.database.write() as tx:
-            telling.settle(tx, delivered, failed, returned)
+            telling.settle(tx, application, delivered, failed, returned)
 
     def inconsistencies(self, *, scan: bool) -> list[str]:
         with self.database.read() as tx:

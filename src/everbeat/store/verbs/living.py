@@ -18,7 +18,7 @@ from everbeat.model.worker import Host, LockIdentity, NewWorker, Standing, Worke
 from everbeat.store.interface import Beat, Held
 from everbeat.store.moments import moment, moment_or_none
 from everbeat.store.transaction import Row, Transaction
-from everbeat.store.verbs import totals
+from everbeat.store.verbs import telling, totals
 from everbeat.store.verbs.records import add_events, text
 
 FOREVER_US = 1 << 62
@@ -185,6 +185,7 @@ def declare_dead(tx: Transaction, worker_id: str, *, reason: str, cause: str, si
     if not tx.run(DECLARE_DEAD + condition, values):
         return False
     tx.run(FREE_ROLES, (worker_id,))
+    telling.leave_behind(tx, worker_id)
     facts: dict[str, Any] = {"cause": cause, "reason": reason}
     if beat is not None:
         silent_for_us = tx.mono - beat[0] if unseen_for_us is None else min(unseen_for_us, tx.mono - beat[0])

@@ -49,7 +49,13 @@ WALKED = {
     Kept.WORKER_STATES: ("everbeat_worker_states", "snapshot_at", "1 = 0"),
     Kept.ATTEMPTS: ("everbeat_attempts", "finished_at", NO_MORE_OF_ITS_TASK),
     Kept.LATE_OUTCOMES: ("everbeat_late_outcomes", "at", NO_MORE_OF_ITS_TASK),
-    Kept.EVENTS: ("everbeat_events", "at", "wanted = 1 AND delivered_at IS NULL AND failures < 10"),
+    # everbeat_deliveries by event_id
+    Kept.EVENTS: (
+        "everbeat_events",
+        "at",
+        """wanted = 1 OR EXISTS (SELECT 1 FROM everbeat_deliveries d
+                                  WHERE d.event_id = r.id AND d.delivered_at IS NULL AND d.failures < 10)""",
+    ),
     Kept.HISTORY: (
         "everbeat_history",
         "at",
@@ -81,8 +87,15 @@ DELETE_TASK = "DELETE FROM everbeat_tasks WHERE seq = ?"
 FORGOTTEN = "DELETE FROM everbeat_subscriptions WHERE seen_at < ?"
 UNWANTED = """
 UPDATE everbeat_events SET wanted = 0
- WHERE wanted = 1 AND delivered_at IS NULL AND failures < 10
-   AND NOT EXISTS (SELECT 1 FROM everbeat_subscriptions s WHERE s.event IN (name, '*'))"""
+ WHERE wanted = 1 AND NOT EXISTS (SELECT 1 FROM everbeat_subscriptions s WHERE s.event IN (name, '*'))"""
+UNDELIVERABLE = """
+DELETE FROM everbeat_deliveries AS d
+ WHERE d.delivered_at IS NULL AND d.failures < 10
+   AND NOT EXISTS (SELECT 1 FROM everbeat_subscriptions s, everbeat_events e
+                    WHERE s.application = d.application AND e.id = d.event_id AND s.event IN (e.name, '*'))"""
+DELIVERIES = """
+DELETE FROM everbeat_deliveries AS d
+ WHERE d.event_id > ? AND d.event_id <= ? AND NOT EXISTS (SELECT 1 FROM everbeat_events e WHERE e.id = d.event_id)"""
 
 
 def is_due(tx: Transaction, *, every_us: int) -> bool:
@@ -143,7 +156,11 @@ def _ended_before(tx: Transaction, before: int) -> Iterator[tuple[int, str, int]
 def _delete_events(tx: Transaction, cut: Cut, before: int) -> Bite:
     if cut.after == 0 and tx.run(FORGOTTEN, (before,)):
         tx.run(UNWANTED)
-    return _walk(tx, cut, before)
+        tx.run(UNDELIVERABLE)
+    walked = _walk(tx, cut, before)
+    if walked.after is not None:
+        tx.run(DELIVERIES, (cut.after, walked.after))
+    return walked
 
 
 OTHERWISE: dict[Kept, Callable[[Transaction, Cut, int], Bite]] = {

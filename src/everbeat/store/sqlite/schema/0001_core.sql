@@ -236,22 +236,33 @@ CREATE TABLE everbeat_events (
     task_id       TEXT,
     worker_id     TEXT,
     facts         TEXT    NOT NULL,
-    wanted        INTEGER NOT NULL DEFAULT 0,           -- 1: somebody had subscribed when it happened
-    delivered_at  INTEGER,
-    deliver_after INTEGER NOT NULL DEFAULT 0,           -- taken, or to be tried again, until then
-    failures      INTEGER NOT NULL DEFAULT 0,           -- 10: given up
-    failure       TEXT
+    wanted        INTEGER NOT NULL DEFAULT 0            -- 1: somebody had subscribed when it happened; not addressed yet
 );
 CREATE INDEX everbeat_events_task ON everbeat_events (task_id) WHERE task_id IS NOT NULL;
-CREATE INDEX everbeat_events_due ON everbeat_events (deliver_after, id)
-    WHERE wanted = 1 AND delivered_at IS NULL AND failures < 10;
+CREATE INDEX everbeat_events_wanted ON everbeat_events (id) WHERE wanted = 1;
 
--- Which events somebody wants to be told of: "*" is every one.
+-- Which events an application wants to be told of: "*" is every one. It is known by the MODULE:APP of its workers.
 CREATE TABLE everbeat_subscriptions (
-    event   TEXT PRIMARY KEY,
-    since   INTEGER NOT NULL,
-    seen_at INTEGER NOT NULL
+    application TEXT    NOT NULL,
+    event       TEXT    NOT NULL,
+    since       INTEGER NOT NULL,
+    seen_at     INTEGER NOT NULL,
+    PRIMARY KEY (application, event)
 ) WITHOUT ROWID;
+
+-- An event on its way to an application.
+CREATE TABLE everbeat_deliveries (
+    event_id      INTEGER NOT NULL,
+    application   TEXT    NOT NULL,
+    worker_id     TEXT,                                 -- who is telling it
+    deliver_after INTEGER NOT NULL DEFAULT 0,           -- taken, or to be tried again, until then
+    failures      INTEGER NOT NULL DEFAULT 0,           -- 10: given up
+    failure       TEXT,
+    delivered_at  INTEGER,
+    PRIMARY KEY (event_id, application)
+) WITHOUT ROWID;
+CREATE INDEX everbeat_deliveries_due ON everbeat_deliveries (application, deliver_after, event_id)
+    WHERE delivered_at IS NULL AND failures < 10;
 
 -- Totals and moments that outlive the rows they were counted from.
 CREATE TABLE everbeat_metrics (
@@ -296,9 +307,12 @@ CREATE VIEW everbeat_attempts_readable AS
            error_code, error_message, worker_id, hostname, pid
       FROM everbeat_attempts;
 CREATE VIEW everbeat_events_readable AS
-    SELECT id, strftime('%Y-%m-%d %H:%M:%f', at / 1e6, 'unixepoch') AS at, name, task_id, worker_id, facts, wanted,
-           strftime('%Y-%m-%d %H:%M:%f', delivered_at / 1e6, 'unixepoch') AS delivered_at, failures, failure
+    SELECT id, strftime('%Y-%m-%d %H:%M:%f', at / 1e6, 'unixepoch') AS at, name, task_id, worker_id, facts
       FROM everbeat_events;
+CREATE VIEW everbeat_deliveries_readable AS
+    SELECT d.event_id, d.application, e.name, e.task_id, d.worker_id, d.failures, d.failure,
+           strftime('%Y-%m-%d %H:%M:%f', d.delivered_at / 1e6, 'unixepoch') AS delivered_at
+      FROM everbeat_deliveries d, everbeat_events e WHERE e.id = d.event_id;
 CREATE VIEW everbeat_worker_states_readable AS
     SELECT id, worker_id, strftime('%Y-%m-%d %H:%M:%f', snapshot_at / 1e6, 'unixepoch') AS snapshot_at, hostname, pid,
            strftime('%Y-%m-%d %H:%M:%f', worker_started_at / 1e6, 'unixepoch') AS worker_started_at, processes,
