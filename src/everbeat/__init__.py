@@ -22,14 +22,22 @@ from everbeat.errors import (
     TaskInterrupted,
     TaskNotFound,
     TaskTimeout,
+    WorkflowCancelled,
+    WorkflowConflict,
+    WorkflowFailed,
+    WorkflowInvalid,
+    WorkflowNotFound,
 )
 from everbeat.handle import TaskHandle
+from everbeat.model.flow import NodeFailure, NodeInfo, NodeStatus, OnError, WorkflowInfo, WorkflowStatus
 from everbeat.model.integrity import IntegrityResult
 from everbeat.model.recovery import RecoveryReport
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import TaskInfo
 from everbeat.model.worker import StaleWorker, WorkerHeartbeatStatus
 from everbeat.task import Task
+from everbeat.workflow import Node, Workflow
+from everbeat.workflow_handle import WorkflowHandle
 
 __version__ = "0.1.0"
 
@@ -41,6 +49,11 @@ __all__ = [
     "Everbeat",
     "EverbeatError",
     "IntegrityResult",
+    "Node",
+    "NodeFailure",
+    "NodeInfo",
+    "NodeStatus",
+    "OnError",
     "PayloadError",
     "PostgresConfig",
     "QueueConfig",
@@ -68,5 +81,14 @@ __all__ = [
     "TaskStatus",
     "TaskTimeout",
     "WorkerHeartbeatStatus",
+    "Workflow",
+    "WorkflowCancelled",
+    "WorkflowConflict",
+    "WorkflowFailed",
+    "WorkflowHandle",
+    "WorkflowInfo",
+    "WorkflowInvalid",
+    "WorkflowNotFound",
+    "WorkflowStatus",
     "current_task",
 ]

@@ -38,6 +38,7 @@ from everbeat.task import AsyncTask, SyncTask, Task, TaskSettings
 if TYPE_CHECKING:
     from everbeat.inprocess import Testing
     from everbeat.store.interface import Store
+    from everbeat.workflow_handle import WorkflowHandle
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -119,6 +120,15 @@ class Everbeat:
         if problem is not None:
             raise ValueError(problem)
         return TaskHandle(self, task_id, None, created=False)
+
+    def workflow_handle(self, workflow_id: str) -> "WorkflowHandle":
+        """The handle of a workflow started earlier. WorkflowNotFound at its first use if there is none."""
+        from everbeat.workflow_handle import WorkflowHandle
+
+        problem = name_problem(workflow_id, "id")
+        if problem is not None:
+            raise ValueError(problem)
+        return WorkflowHandle(self, workflow_id, created=False)
 
     def decoder_for(self, task_name: str) -> Callable[[bytes | None], Any]:
         """How to read results of the task with this name; plain JSON if it is not registered here."""

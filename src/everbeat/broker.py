@@ -56,7 +56,7 @@ class SyncBroker:
         return manual.requeue_stale_claimed(self._app.store, self._recovery, stale_threshold_ms=threshold)
 
     def recover_stuck_workflows(self) -> int:
-        """Finish workflows that something tore; how many. 0 until workflows exist."""
+        """Let workflows go on that something tore; how many. Those that could not be mended before are tried again."""
         from everbeat.run import manual
 
         return manual.recover_stuck_workflows(self._app.store, self._recovery)

@@ -27,6 +27,10 @@ class ConfigError(EverbeatError, ValueError):
         super().__init__(_listed(self.problems, subject))
 
 
+class WorkflowInvalid(ConfigError):
+    """A workflow that can not work. Lists every problem that was found; nothing was stored."""
+
+
 class PayloadError(EverbeatError, TypeError):
     """Arguments or a result that can not be stored as typed JSON and come back unchanged."""
 
@@ -157,6 +161,63 @@ class TaskExpired(EverbeatError):
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
         super().__init__(f"task {task_id} expired before a worker could start it, so it has no result")
+
+
+class WorkflowNotFound(TaskNotFound):
+    """No workflow has this id: it was never stored here, or retention has removed it."""
+
+    def __init__(self, workflow_id: str, *, where: str | None = None) -> None:
+        self.workflow_id = self.task_id = workflow_id
+        place = f" in {where}" if where else ""
+        EverbeatError.__init__(
+            self, f"no workflow {workflow_id}{place}: it was never stored there, or it ended long ago and was pruned"
+        )
+
+
+class WorkflowConflict(TaskConflict):
+    """The given id already belongs to a workflow with other nodes or arguments. That workflow is unchanged."""
+
+    def __init__(self, workflow_id: str) -> None:
+        self.workflow_id = self.task_id = workflow_id
+        EverbeatError.__init__(
+            self,
+            f"workflow {workflow_id} already exists with other nodes or arguments. It was left as it is and nothing "
+            f"was stored. Use another id, or start exactly the same workflow to get its handle.",
+        )
+
+
+class WorkflowFailed(TaskFailed):
+    """The workflow ended in FAILED. Its other fields are those of the node that caused it."""
+
+    def __init__(
+        self,
+        *,
+        workflow_id: str,
+        node: str | None,
+        task_id: str | None,
+        error_code: str,
+        message: str,
+        exception_type: str | None = None,
+        traceback: str | None = None,
+        attempt: int = 1,
+    ) -> None:
+        super().__init__(
+            task_id=task_id or workflow_id, error_code=error_code, message=message, exception_type=exception_type,
+            traceback=traceback, attempt=attempt,
+        )  # fmt: skip
+        self.workflow_id = workflow_id
+        self.node = node
+        """The name of the node that caused it."""
+        said = f"{exception_type}: {message}" if exception_type else message
+        self.args = (f"workflow {workflow_id} failed at node {node} with {error_code}: {said}",)
+
+
+class WorkflowCancelled(TaskCancelled):
+    """The workflow was cancelled, so there is no result."""
+
+    def __init__(self, workflow_id: str) -> None:
+        self.workflow_id = self.task_id = workflow_id
+        EverbeatError.__init__(self, f"workflow {workflow_id} was cancelled, so it has no result")
 
 
 class ResultTimeout(EverbeatError, TimeoutError):

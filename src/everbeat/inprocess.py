@@ -29,6 +29,7 @@ from everbeat.decide.finish import finish_for
 from everbeat.decide.room import Room
 from everbeat.errors import TaskInterrupted
 from everbeat.hooks import ChildHook
+from everbeat.model.flow import NewWorkflow, NodeStatus, WorkflowInfo
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Enqueued, Finished, NewTask, Outcome, TaskInfo
 from everbeat.model.worker import NewWorker
@@ -100,6 +101,21 @@ class ThrowawayStore(SQLiteStore):
 
     async def await_(self, task_id: str, timeout: float | None) -> Finished | None:
         return await asyncio.to_thread(self.wait, task_id, timeout)
+
+    def start_workflow(self, flows: Sequence[NewWorkflow]) -> Enqueued:
+        stored = super().start_workflow(flows)
+        if self._eager:
+            self.worker.run_ready(retries=True)
+        return stored
+
+    def wait_workflow(self, workflow_id: str, timeout: float | None) -> WorkflowInfo | None:
+        """As `wait`: none of its tasks is ready any more, but one may run in another thread."""
+        self.worker.run_ready(retries=True)
+        is_running = any(node.status is NodeStatus.RUNNING for node in self.workflow_nodes(workflow_id))
+        return super().wait_workflow(workflow_id, timeout if is_running else 0)
+
+    async def await_workflow(self, workflow_id: str, timeout: float | None) -> WorkflowInfo | None:
+        return await asyncio.to_thread(self.wait_workflow, workflow_id, timeout)
 
     def close(self) -> None:
         super().close()

@@ -16,10 +16,10 @@ import inspect
 import logging
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from inspect import Parameter
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -29,6 +29,7 @@ from everbeat.config.app import MAX_PAYLOAD_BYTES, MIB
 from everbeat.custom_types import ENCODER, decode_custom, readable
 from everbeat.errors import PayloadError, ResultTooLarge
 
+H = TypeVar("H")
 WARN_BYTES = MIB
 UNDECODABLE = (ValueError, RecursionError, msgspec.MsgspecError)
 AT_ARGUMENT = re.compile(r"(?P<what>.*?)(?: - at (?:`(?P<key>key)` in )?`\$\.(?P<where>[^`]*)`)", re.DOTALL)
@@ -99,6 +100,46 @@ class Payload:
         except UNENCODABLE as error:
             raise self._unencodable(call, error) from error
         return self.decode_args(raw)
+
+    def encode_with_holes(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], hole: type[H]
+    ) -> tuple[bytes, list[tuple[int, H]]]:
+        """A call some of whose values are not known yet, alone or in lists and dicts: `null` stands for each instance
+        of `hole`, and its place is counted in bytes. Arguments without holes are checked as in every call."""
+        call = self._bind(args, kwargs)
+        given = {name: value for name in call.__struct_fields__ if (value := getattr(call, name)) is not UNSET}
+        if not any(_has_hole(value, hole) for value in given.values()):
+            return self.encode_args(args, kwargs), []
+        parts: list[bytes | H] = []
+        for name, value in given.items():
+            parts += (b"," if parts else b"{", ENCODER.encode(name), b":")
+            parts += _with_holes(value, hole, name) if _has_hole(value, hole) else [self._member(name, value)]
+        places: list[tuple[int, H]] = []
+        raw = bytearray()
+        for part in (*parts, b"}"):
+            if isinstance(part, bytes):
+                raw += part
+            else:
+                places.append((len(raw), part))
+                raw += b"null"
+        if len(raw) > self._heavy_bytes:
+            self._weigh(bytes(raw))
+        return bytes(raw), places
+
+    def _member(self, name: str, value: Any) -> bytes:
+        """One argument of a call whose others are not all known."""
+        try:
+            raw = ENCODER.encode(value)
+            arrives = msgspec.json.Decoder(self._readable_hints[name], dec_hook=decode_custom).decode(raw)
+        except msgspec.DecodeError as error:
+            raise PayloadError(f"{self._name}(): argument {name!r}: {error}. Nothing was sent.") from error
+        except UNENCODABLE as error:
+            fault = first_unencodable(value, name) or f"{name!r} can not be encoded: {error}"
+            raise PayloadError(f"{self._name}(): argument {fault}. Nothing was sent.") from error
+        change = first_change(value, arrives, name) if differs(arrives, value) else None
+        if change is not None:
+            raise PayloadError(f"{self._name}(): argument {change}. Nothing was sent.")
+        return raw
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> msgspec.Struct:
         shape = self._shape
@@ -236,6 +277,36 @@ class Payload:
 def decode_plain(raw: bytes | None) -> Any:
     """A result whose function is not known here: plain JSON values."""
     return None if raw is None else msgspec.json.decode(raw)
+
+
+def _has_hole(value: Any, hole: type) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_has_hole(part, hole) for part in value)
+    if isinstance(value, dict):
+        return any(_has_hole(part, hole) for part in value.values())
+    return isinstance(value, hole)
+
+
+def _with_holes(value: Any, hole: type[H], path: str) -> Iterator[bytes | H]:
+    if isinstance(value, hole):
+        yield value
+    elif isinstance(value, list | tuple) and _has_hole(value, hole):
+        for index, part in enumerate(value):
+            yield b"," if index else b"["
+            yield from _with_holes(part, hole, f"{path}[{index}]")
+        yield b"]"
+    elif isinstance(value, dict) and _has_hole(value, hole):
+        for index, (key, part) in enumerate(value.items()):
+            if not isinstance(key, str):
+                raise PayloadError(f"{path!r} has keys that are no text, beside results of nodes. Nothing was sent.")
+            yield from (b"," if index else b"{", ENCODER.encode(key), b":")
+            yield from _with_holes(part, hole, f"{path}[{key!r}]")
+        yield b"}"
+    else:
+        fault = first_unencodable(value, path)
+        if fault is not None:
+            raise PayloadError(f"argument {fault}. Nothing was sent.")
+        yield ENCODER.encode(value)
 
 
 def _of_each(parameter: Parameter, hint: Any) -> Any:

@@ -88,6 +88,14 @@ class Sender(Sendable[P, R]):
         self._task = task
         self._options = options
 
+    @property
+    def task(self) -> "Task[P, R]":
+        return self._task
+
+    @property
+    def sent_with(self) -> SendOptions:
+        return self._options
+
     def _send(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
         return self._task.send(calls, self._options, batch_size)
 

@@ -140,6 +140,9 @@ class Claim:
     counted: bool = False
     """Its queue has a limit."""
     exclusive_key: str | None = None
+    workflow_id: str | None = None
+    """It is a node of this workflow."""
+    node: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

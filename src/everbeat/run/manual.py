@@ -22,6 +22,7 @@ from everbeat.model.task import Claim, CrashAction, TaskError
 from everbeat.model.worker import NewWorker, StaleWorker, WorkerHeartbeatStatus, WorkerInfo, WorkerStatus
 from everbeat.report.log import Reporter
 from everbeat.run.lockfile import Liveness, probe, this_host
+from everbeat.run.mending import mend_workflows
 from everbeat.run.recovery import Tell
 from everbeat.run.startup import Startup
 from everbeat.store.interface import Held, Store
@@ -82,7 +83,8 @@ def check_integrity(store: Store, config: RecoveryConfig) -> IntegrityResult:
 
 
 def recover_stuck_workflows(store: Store, recovery: RecoveryConfig) -> int:
-    return 0
+    mended, _ = mend_workflows(store, all_of_them=True)
+    return len(mended)
 
 
 def send_heartbeat(store: Store, recovery: RecoveryConfig, worker_id: str, task_id: str | None) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from everbeat.decide.room import Room
 from everbeat.model.event import Event, EventInfo
+from everbeat.model.flow import NewWorkflow, NodeInfo, NodeResult, WorkflowChange, WorkflowInfo, WorkflowStatus
 from everbeat.model.integrity import Checkpoint, IntegrityResult, Rescue
 from everbeat.model.order import Order
 from everbeat.model.recovery import Orphan, OrphanClass, RecoveryReport, Settlement, Verdict
@@ -324,6 +325,36 @@ class Store(Site, Protocol):
 
     def cancel_requests(self, worker_id: str) -> list[tuple[int, int]]:
         """(seq, fence) of the tasks of this worker that somebody wants to end. Cheap to ask."""
+
+    # -- workflows --------------------------------------------------------------------------------------------------
+
+    def start_workflow(self, flows: Sequence[NewWorkflow]) -> Enqueued:
+        """Store a workflow and all that is nested in it, durably, and begin. The first is the root."""
+
+    def change_workflow(self, change: WorkflowChange, workflow_id: str, *, actor: str) -> bool:
+        """What a person asks for. False: it does not fit the state the workflow is in, or there is none."""
+
+    def workflow(self, workflow_id: str) -> WorkflowInfo | None: ...
+
+    def workflows(self, *, statuses: Collection[WorkflowStatus] = (), name: str | None = None,
+                  limit: int = 50) -> list[WorkflowInfo]:  # fmt: skip
+        """The newest first. Without those that are nested."""
+
+    def workflow_nodes(self, workflow_id: str) -> list[NodeInfo]:
+        """In the order in which they were added."""
+
+    def workflow_results(self, workflow_id: str, *, outputs_only: bool) -> list[NodeResult]:
+        """The ends of its nodes; or of those whose results are its own."""
+
+    def wait_workflow(self, workflow_id: str, timeout: float | None) -> WorkflowInfo | None:
+        """Its end; None if it has not come in that time. Raises WorkflowNotFound."""
+
+    async def await_workflow(self, workflow_id: str, timeout: float | None) -> WorkflowInfo | None: ...
+
+    def mend_workflows(self, *, after: str = "", all_of_them: bool = False) -> tuple[list[str], list[str], str]:
+        """Look through some workflows that have not ended and let go on what something tore, each in a transaction of
+        its own. Those that were mended, those that could not be and were set aside, and the last that was looked at;
+        "" if there are no more. `all_of_them`: also those that were set aside before."""
 
     # -- recovery ---------------------------------------------------------------------------------------------------
 

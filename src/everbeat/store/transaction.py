@@ -51,6 +51,8 @@ class Transaction(Protocol):
 
     events: list[Event]
     """What was announced in it. Whoever listens is told of them when it is committed."""
+    done: set[str]
+    """Ids of workflows that have ended in it: once it is committed, those that wait for them are woken."""
 
     def run(self, sql: str, values: Any = ()) -> int:
         """How many rows were changed."""

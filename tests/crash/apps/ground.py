@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from pathlib import Path
+from typing import Any
 
 from everbeat import AppConfig, Everbeat, QueueConfig, RecoveryConfig, RetryPolicy, SQLiteConfig, current_task
 from everbeat.errors import TaskInterrupted
@@ -40,10 +41,10 @@ def make_app() -> Everbeat:
     for function in (
         quick, work, gated, held_gil, exits, faults, leaves, interrupts_itself, forks, forks_and_stays, starts_program,
         heeds, heeds_not, maybe, a_quick, a_gated, counts, returns_late, asks, asks_in_a_thread, a_asks, a_heeds_not,
-        a_blocks, grows, marks, a_marks,
+        a_blocks, grows, marks, a_marks, joins, lists,
     ):  # fmt: skip
         app.task(name=function.__name__)(function)
-    for function in (quick, work, gated, marks, heeds, a_quick, a_gated, a_marks):
+    for function in (quick, work, gated, marks, heeds, a_quick, a_gated, a_marks, joins):
         app.task(name=f"{function.__name__}_again", **again)(function)
     for function in (kills_itself, gated_then_patient, a_kills_itself, a_dies_once):
         app.task(name=function.__name__, **after_crashes)(function)
@@ -146,6 +147,16 @@ async def a_marks(gate: str) -> int:
             note("mark")
             await asyncio.sleep(0.002)
         return fence
+
+
+def joins(*inputs: Any) -> int:
+    """A node of a workflow: whatever others have resulted in."""
+    return quick()
+
+
+def lists(length: int) -> list[int]:
+    with on_record():
+        return list(range(length))
 
 
 async def a_quick() -> int:

@@ -25,7 +25,7 @@ class Base:
 
     def _announce_ends(self, tx: Transaction, ends: Iterable[tuple[Settlement, Claim, Verdict]]) -> None:
         """Wake those who wait for what has ended, and workers for what is ready again."""
-        done: list[str] = []
+        done: list[str] = [*tx.done]
         ready = tx.wakes
         for settlement, claim, verdict in ends:
             if isinstance(settlement, Settled | Adopted):

@@ -33,7 +33,7 @@ class Commanded(Base):
             done, owners = commanding.carry_out(tx, order, wanted, seqs, actor=actor, reason=reason)
         if order.change is not None and done:
             if target(order.change).is_terminal:
-                self.bells.ring_waiters(done)
+                self.bells.ring_waiters([*done, *tx.done])
             self.bells.ring_workers(None)  # also for what becomes ready by the end of another
         if owners:
             self.bells.ring_owners(owners)
@@ -54,6 +54,6 @@ class Commanded(Base):
         with self.database.write() as tx:
             accepted = commanding.accept(tx, task_id, actor=actor)
         if accepted:
-            self.bells.ring_waiters([task_id])
+            self.bells.ring_waiters([task_id, *tx.done])
             self.bells.ring_workers(tx.wakes)
         return accepted

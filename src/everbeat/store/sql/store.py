@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 from everbeat.model.task import Enqueued, NewTask
 from everbeat.store.sql.commanded import Commanded
+from everbeat.store.sql.flowing import Flowing
 from everbeat.store.sql.group import GroupCommit
 from everbeat.store.sql.keeping import Keeping
 from everbeat.store.sql.recovering import Recovering
-from everbeat.store.sql.waiting import Waiting
 from everbeat.store.sql.working import Working
 from everbeat.store.verbs import living
 
 
-class SQLStore(Working, Recovering, Commanded, Waiting, Keeping):
+class SQLStore(Working, Recovering, Commanded, Flowing, Keeping):
     _sending: GroupCommit
 
     @property

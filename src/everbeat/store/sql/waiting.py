@@ -1,12 +1,15 @@
-"""The part of a SQL store that waits for the end of a task: woken by a bell, with a slow poll under it."""
+"""The part of a SQL store that waits for the end of a task or workflow: woken by a bell, with a slow poll under it."""
 
 import asyncio
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from everbeat.model.task import Finished
 from everbeat.store.interface import Bell
 from everbeat.store.sql.looking import Looking
 
+T = TypeVar("T")
 POLL_SECONDS = 0.5
 """How often a waiter looks without having been woken."""
 
@@ -16,13 +19,19 @@ class Waiting(Looking):
         return self.bells.for_worker(worker_id)
 
     def wait(self, task_id: str, timeout: float | None) -> Finished | None:
-        end = self.finished(task_id)
+        return self._wait(task_id, self.finished, timeout)
+
+    async def await_(self, task_id: str, timeout: float | None) -> Finished | None:
+        return await self._await(task_id, self.finished, timeout)
+
+    def _wait(self, sought: str, find: Callable[[str], T | None], timeout: float | None) -> T | None:
+        end = find(sought)
         if end is not None or timeout == 0:
             return end
         give_up = None if timeout is None else time.monotonic() + timeout
-        bell = self.bells.for_waiter(task_id)
+        bell = self.bells.for_waiter(sought)
         try:
-            while (end := self.finished(task_id)) is None:
+            while (end := find(sought)) is None:
                 left = POLL_SECONDS if give_up is None else min(POLL_SECONDS, give_up - time.monotonic())
                 if left <= 0:
                     return None
@@ -31,13 +40,13 @@ class Waiting(Looking):
         finally:
             bell.close()
 
-    async def await_(self, task_id: str, timeout: float | None) -> Finished | None:
-        end = await asyncio.to_thread(self.finished, task_id)
+    async def _await(self, sought: str, find: Callable[[str], T | None], timeout: float | None) -> T | None:
+        end = await asyncio.to_thread(find, sought)
         if end is not None or timeout == 0:
             return end
         loop = asyncio.get_running_loop()
         give_up = None if timeout is None else loop.time() + timeout
-        bell, rung = await asyncio.to_thread(self.bells.for_waiter, task_id), asyncio.Event()
+        bell, rung = await asyncio.to_thread(self.bells.for_waiter, sought), asyncio.Event()
 
         def ring() -> None:
             bell.clear()
@@ -45,7 +54,7 @@ class Waiting(Looking):
 
         loop.add_reader(bell.fileno(), ring)
         try:
-            while (end := await asyncio.to_thread(self.finished, task_id)) is None:
+            while (end := await asyncio.to_thread(find, sought)) is None:
                 left = POLL_SECONDS if give_up is None else min(POLL_SECONDS, give_up - loop.time())
                 if left <= 0:
                     return None

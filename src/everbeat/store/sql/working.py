@@ -67,7 +67,7 @@ class Working(Base):
         with self.database.write() as tx:
             ended = expiring.expire(tx, settle_us=settle_us)
         if ended:
-            self.bells.ring_waiters(ended)
+            self.bells.ring_waiters([*ended, *tx.done])
             self.bells.ring_workers(None)  # a claim does not look far behind what is in its way
         return ended
 
@@ -78,7 +78,7 @@ class Working(Base):
         with self.database.write() as tx:
             failed = unknown.refuse(tx, after_us=after_us, gap_us=gap_us)
         if failed:
-            self.bells.ring_waiters(failed)
+            self.bells.ring_waiters([*failed, *tx.done])
             self.bells.ring_workers(tx.wakes)
         return failed
 

@@ -70,7 +70,7 @@ def connect(path: Path, *, timeout: float, read_only: bool = False) -> sqlite3.C
 class SQLiteTransaction:
     """`Transaction` on a connection that is in one."""
 
-    __slots__ = ("_connection", "clock_id", "events", "mono", "now", "wakes")
+    __slots__ = ("_connection", "clock_id", "done", "events", "mono", "now", "wakes")
 
     def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
         self._connection = connection
@@ -79,6 +79,7 @@ class SQLiteTransaction:
         self.clock_id = clock.id
         self.events: list[Event] = []
         self.wakes: set[Kind] = set()
+        self.done: set[str] = set()
 
     def run(self, sql: str, values: Any = ()) -> int:
         return self._connection.execute(sql, values).rowcount

@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from everbeat.errors import SchemaMismatch, StoreUnavailable
+from everbeat.model.flow import NodeStatus, WorkflowStatus
 from everbeat.model.state import TaskStatus
 from everbeat.store.sqlite.connection import SQLiteDatabase
 
@@ -123,7 +124,10 @@ def _apply(connection: sqlite3.Connection, version: int, script: str) -> None:
 
 
 def _filled(script: str) -> str:
-    return script.replace("{states}", ", ".join(f"'{status}'" for status in TaskStatus))
+    states = {"{states}": TaskStatus, "{workflow_states}": WorkflowStatus, "{node_states}": NodeStatus}
+    for place, named in states.items():
+        script = script.replace(place, ", ".join(f"'{status}'" for status in named))
+    return script
 
 
 def _number(path: Path, stored: tuple[str, ...] | None) -> int:

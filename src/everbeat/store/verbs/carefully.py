@@ -8,13 +8,14 @@ from everbeat.model.recovery import Settlement, Unsettled
 from everbeat.model.task import Claim
 from everbeat.store.interface import Ending, Flush, Flushed, Refused
 from everbeat.store.transaction import RowRefused, Transaction
-from everbeat.store.verbs import owning
+from everbeat.store.verbs import flow_args, owning
 from everbeat.store.verbs.queueing import Places
 from everbeat.store.verbs.records import add_events
 
 
 def flush(tx: Transaction, wanted: Flush) -> Flushed:
     refused: list[Refused] = []
+    owning.lock_workflows(tx, wanted.endings)
     for report in wanted.reports:
         try:
             with tx.part():
@@ -35,6 +36,7 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     places = Places(tx)
     found = owning.find(tx, wanted.worker_id, wanted.room, places) if wanted.room is not None else []
     claims = [claim for claim in found if _take(tx, claim, refused)]
+    flow_args.complete(tx, claims)
     places.offer_in({ending.claim.queue for ending in wanted.endings})
     owning.leave_asleep(tx)
     owning.begin_leases(tx, wanted.worker_id, (*started, *claims))

@@ -26,13 +26,13 @@ TOGETHER = (Change.RECOVER, Change.ABANDON)
 
 CLASS = """status, fence, attempt, free_attempts, crash_count, lost_count, dispatch_count, solo, policy"""
 
-# everbeat_tasks_owned; entries of one owner stand in the order of seq. Whoever holds a turn or is to be cancelled is
-# seen to alone.
+# everbeat_tasks_owned; entries of one owner stand in the order of seq. Whoever holds a turn, is to be cancelled
+# or is part of a workflow is seen to alone.
 CLASSES = f"""
 SELECT {CLASS}, count(*), max(seq), json_group_array(seq)
   FROM (SELECT seq, {CLASS} FROM everbeat_tasks
          WHERE status IN ('CLAIMED', 'RUNNING') AND worker_id IS ? AND seq > ? AND exclusive_key IS NULL
-           AND cancel_requested_at IS NULL
+           AND cancel_requested_at IS NULL AND workflow_id IS NULL
          ORDER BY seq LIMIT ?) AS few
  GROUP BY {CLASS}"""
 

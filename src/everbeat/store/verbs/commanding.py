@@ -18,7 +18,7 @@ from everbeat.model.order import FAILED_BY_HAND, REQUEUED_BY_HAND, Order
 from everbeat.model.state import Change, TaskStatus, sources, target
 from everbeat.store.interface import TaskFilter
 from everbeat.store.transaction import Row, Transaction
-from everbeat.store.verbs import stopping
+from everbeat.store.verbs import flow_ends, flow_reopen, stopping
 from everbeat.store.verbs.looking import conditions
 from everbeat.store.verbs.records import Records, add_events, text
 from everbeat.store.verbs.turns import IN_LINE, hand_over, keys_of
@@ -41,6 +41,13 @@ KEY_IS_FREE = """
     (SELECT 1 FROM everbeat_tasks holder
       WHERE holder.unique_key IS NOT NULL AND holder.status IN ('PENDING', 'CLAIMED', 'RUNNING')
         AND holder.name = everbeat_tasks.name AND holder.unique_key = everbeat_tasks.unique_key))"""
+# A cancelled workflow stays cancelled.
+NOT_CANCELLED = """
+NOT EXISTS (SELECT 1 FROM everbeat_workflows w WHERE w.id = everbeat_tasks.workflow_id AND w.status = 'CANCELLED')"""
+# What a workflow that goes on may still need.
+NOT_NEEDED = """
+NOT EXISTS (SELECT 1 FROM everbeat_workflows w JOIN everbeat_workflows r ON r.id = w.root_id
+             WHERE w.id = everbeat_tasks.workflow_id AND r.nodes_left > 0)"""
 # While its code may be running, a task keeps its exclusive key (PROTOCOL 24).
 NOT_EXCLUSIVE = "(exclusive_key IS NULL OR status <> 'RUNNING')"
 SAME_KEY = """
@@ -80,6 +87,15 @@ ERASE = (
         WHERE seq IN ({seqs})""",
     "UPDATE everbeat_attempts SET error_message = NULL, error = NULL WHERE task_id IN ({ids})",
     "UPDATE everbeat_late_outcomes SET result = NULL, error_message = NULL WHERE task_id IN ({ids})",
+    """UPDATE everbeat_workflow_tasks SET args = x'', error_message = NULL
+        WHERE (workflow_id, node) IN
+              (SELECT workflow_id, node FROM everbeat_tasks WHERE seq IN ({seqs}) AND workflow_id IS NOT NULL)""",
+    """UPDATE everbeat_workflow_tasks SET result = NULL, error_message = NULL
+        WHERE (workflow_id, node) IN
+              (SELECT w.parent_id, w.parent_node FROM everbeat_tasks t JOIN everbeat_workflows w ON w.id = t.workflow_id
+                WHERE t.seq IN ({seqs}) AND w.parent_id IS NOT NULL)""",
+    """UPDATE everbeat_workflows SET error_message = NULL
+        WHERE id IN (SELECT workflow_id FROM everbeat_tasks WHERE seq IN ({seqs}) AND workflow_id IS NOT NULL)""",
 )
 
 PURGE = (
@@ -143,6 +159,7 @@ def carry_out(
     tx: Transaction, order: Order, wanted: TaskFilter, seqs: Sequence[int], *, actor: str, reason: str | None = None
 ) -> tuple[list[str], set[str]]:
     """Do it to those of them that it still fits; their ids, and the workers that must hear of it."""
+    roots = flow_ends.lock_of(tx, seqs)
     where, values = _fit(order, wanted)
     found = tx.all(STILL_FIT.format(seqs=_marks(seqs), fit=where), [*seqs, *values])
     if order.change is Change.REVIVE:
@@ -163,6 +180,10 @@ def carry_out(
         tx.run(statement.format(ids=_marks(of), seqs=_marks(of)), [*before, *of])
     if order.change is not None:
         hand_over(tx, keys_of(tx, these))
+    if order.change is Change.REVIVE:
+        flow_reopen.reopen_tasks(tx, roots, these)
+    elif order.change is not None:
+        flow_ends.follow(tx, roots, these)
     return ids, owners
 
 
@@ -173,6 +194,7 @@ def accept(tx: Transaction, task_id: str, *, actor: str) -> bool:
     if task is None or late is None or task[1] not in sources(Change.ACCEPT):
         return False
     (seq, status, attempt, fence), (late_fence, worker_id, result) = task, late
+    roots = flow_ends.lock_of(tx, [seq])
     tx.run(ACCEPT, (result, tx.now, worker_id, seq, fence, status))
     hand_over(tx, keys_of(tx, [seq]))
     records = Records(tx)
@@ -181,6 +203,9 @@ def accept(tx: Transaction, task_id: str, *, actor: str) -> bool:
         reason=f"the result that came too late under fence {late_fence} was accepted", fence=fence, worker_id=worker_id,
     )  # fmt: skip
     records.write()
+    if status != TaskStatus.PENDING:
+        flow_reopen.reopen_tasks(tx, roots, [seq])
+    flow_ends.follow(tx, roots, [seq])
     return True
 
 
@@ -233,7 +258,9 @@ def _fit(order: Order, wanted: TaskFilter) -> tuple[str, list[Any]]:
     if order in (Order.REQUEUE, Order.FAIL) and not wanted.force:
         asked.append((NOT_EXCLUSIVE, []))
     if order.change is Change.REVIVE:
-        asked += [("args <> x''", []), (KEY_IS_FREE, [])]
+        asked += [("args <> x''", []), (KEY_IS_FREE, []), (NOT_CANCELLED, [])]
+    if order in (Order.PURGE, Order.ERASE):
+        asked.append((NOT_NEEDED, []))
     return " AND ".join(said for said, _ in asked), [value for _, values in asked for value in values]
 
 

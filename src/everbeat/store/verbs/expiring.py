@@ -9,6 +9,7 @@ from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.state import Change, TaskStatus
 from everbeat.store.transaction import Transaction
+from everbeat.store.verbs import flow_ends
 from everbeat.store.verbs.records import Records
 from everbeat.store.verbs.turns import hand_over
 
@@ -56,6 +57,8 @@ def expire(tx: Transaction, *, settle_us: int) -> list[str]:
     if tx.mono - since < settle_us:
         return []
     over = tx.all(OVER, (tx.now, BITE))
+    seqs = [seq for seq, *_ in over]
+    roots = flow_ends.lock_of(tx, seqs)
     tx.many(EXPIRE, [(tx.now, seq, fence) for seq, fence, *_ in over])
     records = Records(tx)
     for _, fence, task_id, name, attempt, _ in over:
@@ -66,6 +69,7 @@ def expire(tx: Transaction, *, settle_us: int) -> list[str]:
         records.event(Event(name=event.TASK_EXPIRED, task_id=task_id, facts={"name": name, "attempt": attempt}))
     records.write()
     hand_over(tx, {row[5] for row in over})
+    flow_ends.follow(tx, roots, seqs)
     return [task_id for _, _, task_id, *_ in over]
 
 

@@ -73,7 +73,7 @@ def late_outcomes(tx: Transaction, task_id: str) -> list[LateOutcome]:
     return [
         LateOutcome(
             at=moment(row[0]), attempt=row[1], fence=row[2], worker_id=row[3], found_status=row[4], found_fence=row[5],
-            has_result=bool(row[6]), error_code=row[7], error_message=_message(row[7], row[8], row[9]),
+            has_result=bool(row[6]), error_code=row[7], error_message=shown_message(row[7], row[8], row[9]),
         )
         for row in tx.rows(LATE, (task_id,))
     ]  # fmt: skip
@@ -129,7 +129,7 @@ def _info(
         id=row[0], name=row[1], queue=row[2], status=TaskStatus(row[3]), priority=row[4], attempt=row[5],
         max_attempts=row[6], crash_count=row[7], lost_count=row[8], fence=row[9], worker_id=row[10],
         created_at=moment(row[11]), run_at=moment(row[12]), started_at=moment_or_none(row[13]),
-        finished_at=moment_or_none(row[14]), error_code=row[15], error_message=_message(row[15], row[16], row[22]),
+        finished_at=moment_or_none(row[14]), error_code=row[15], error_message=shown_message(row[15], row[16], row[22]),
         waiting_for=waits.of(row), quarantined=bool(row[18]),
         progress=_progress(row[20], row[22]), attempts=attempts or [], history=history or [],
     )  # fmt: skip
@@ -163,7 +163,7 @@ class _Waits:
         return "a free slot"
 
 
-def _message(code: str | None, message: str | None, policy: str | None) -> str | None:
+def shown_message(code: str | None, message: str | None, policy: str | None) -> str | None:
     is_shown = message is None or code in OURS or not TaskPolicy.load(policy).sensitive
     return message if is_shown else HIDDEN
 
@@ -177,7 +177,7 @@ def _progress(stored: str | None, policy: str | None) -> dict[str, Any] | None:
 
 def _attempt(row: Row, policy: str | None) -> AttemptInfo:
     return AttemptInfo(
-        attempt=row[0], outcome=row[1], error_code=row[2], error_message=_message(row[2], row[3], policy),
+        attempt=row[0], outcome=row[1], error_code=row[2], error_message=shown_message(row[2], row[3], policy),
         worker_id=row[4], hostname=row[5], pid=row[6], started_at=moment_or_none(row[7]), finished_at=moment(row[8]),
         will_retry=bool(row[9]),
     )  # fmt: skip

@@ -24,7 +24,7 @@ from everbeat.model.task import Claim, Outcome, TaskPolicy
 from everbeat.model.worker import WorkerStatus
 from everbeat.store.interface import Ending, Flush, Flushed, Held, Report
 from everbeat.store.transaction import Row, Transaction
-from everbeat.store.verbs import totals
+from everbeat.store.verbs import flow_args, flow_ends, totals
 from everbeat.store.verbs.living import beat_for_tasks, renew
 from everbeat.store.verbs.queueing import Places, is_ready
 from everbeat.store.verbs.records import Records, StoredError, add_events, stored_error, text
@@ -139,7 +139,7 @@ SELECT name FROM everbeat_tasks
 # everbeat_tasks_ready, in claim order, without sorting.
 READY = """
 SELECT priority, seq, id, name, queue, fence, attempt, free_attempts, crash_count, lost_count, dispatch_count, solo,
-       policy, args, good_until, exclusive_key
+       policy, args, good_until, exclusive_key, workflow_id, node
   FROM everbeat_tasks
  WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name = ?
  ORDER BY priority, seq"""
@@ -154,6 +154,7 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     if wanted.seen_beat is not None and (standing is None or standing[1] < wanted.seen_beat):
         return Flushed(alive=False, is_older=True)
     if wanted.reports:
+        lock_workflows(tx, wanted.endings)  # before any task
         keep(tx, wanted.worker_id, wanted.reports)  # first: some of them may be ending
     settlements = settle(tx, wanted.endings) if wanted.endings else []
     if wanted.events:
@@ -208,6 +209,7 @@ def keep(tx: Transaction, worker_id: str, reports: Sequence[Report]) -> None:
 
 
 def settle(tx: Transaction, endings: Sequence[Ending]) -> list[Settlement]:
+    roots = lock_workflows(tx, endings)
     results = [ending for ending in endings if ending.verdict.change is Change.COMPLETE]
     rows = [(e.verdict.result, tx.now, e.claim.seq, e.claim.fence, e.claim.worker_id) for e in results]
     all_stored = tx.many(COMPLETE, rows) == len(results)
@@ -218,7 +220,13 @@ def settle(tx: Transaction, endings: Sequence[Ending]) -> list[Settlement]:
         settlements = [_settle_one(tx, ending, records, is_stored=all_stored) for ending in endings]
         records.write()
     hand_over(tx, {ending.claim.exclusive_key for ending in endings})
+    if roots:
+        flow_ends.follow(tx, roots, [e.claim.seq for e in endings if e.claim.workflow_id is not None])
     return settlements
+
+
+def lock_workflows(tx: Transaction, endings: Sequence[Ending]) -> flow_ends.Roots:
+    return flow_ends.lock(tx, {ending.claim.workflow_id for ending in endings})
 
 
 def _settle_one(tx: Transaction, ending: Ending, records: Records, *, is_stored: bool) -> Settlement:
@@ -371,6 +379,7 @@ def start(tx: Transaction, worker_id: str, claim: Claim) -> bool:
 def claim_into(tx: Transaction, worker_id: str, room: Room, places: Places) -> list[Claim]:
     claims = [] if room.is_empty else find(tx, worker_id, room, places)
     take(tx, claims)
+    flow_args.complete(tx, claims)
     return claims
 
 
@@ -396,6 +405,7 @@ def claim_of(row: Row, slot: int, worker_id: str, *, counted: bool) -> Claim:
         free_attempts=row[7], crash_count=row[8], lost_count=row[9], dispatch_count=row[10], solo=solo,
         policy=row[12], args=row[13], worker_id=worker_id, slot=slot, timeout=timeout,
         alone=solo or timeout is not None or key is not None, counted=counted, exclusive_key=key,
+        workflow_id=row[16], node=row[17],
         status=TaskStatus.RUNNING if launched else TaskStatus.CLAIMED,
     )  # fmt: skip
 

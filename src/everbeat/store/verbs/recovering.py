@@ -29,7 +29,7 @@ from everbeat.model.task import Claim
 from everbeat.store.interface import StaleTask
 from everbeat.store.moments import moment_or_none
 from everbeat.store.transaction import Row, RowRefused, Transaction
-from everbeat.store.verbs import classes
+from everbeat.store.verbs import classes, flow_ends
 from everbeat.store.verbs.owning import NOW, end
 from everbeat.store.verbs.queueing import Places
 from everbeat.store.verbs.records import Records, add_events
@@ -37,7 +37,7 @@ from everbeat.store.verbs.turns import hand_over
 
 CLAIM_COLUMNS = """t.seq, t.id, t.name, t.queue, t.fence, t.status, t.attempt, t.free_attempts, t.crash_count,
        t.lost_count, t.dispatch_count, t.solo, t.policy, t.worker_id, t.exclusive_key,
-       t.cancel_requested_at IS NOT NULL"""
+       t.cancel_requested_at IS NOT NULL, t.workflow_id, t.node"""
 
 # everbeat_tasks_owned, one step per owner.
 NEXT_OWNER = """
@@ -121,6 +121,7 @@ def recover(
     tx: Transaction, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = RECOVERY_ACTOR
 ) -> list[Settlement]:
     """One settlement for each, in order."""
+    roots = flow_ends.lock(tx, {orphan.claim.workflow_id for orphan, _ in verdicts})
     alike: dict[tuple[int, str | None, int], tuple[Verdict, list[Claim]]] = {}
     for orphan, verdict in verdicts:
         claim = orphan.claim
@@ -131,6 +132,7 @@ def recover(
         for claim, settlement in _recover_class(tx, claims, verdict, actor)
     }
     hand_over(tx, {orphan.claim.exclusive_key for orphan, _ in verdicts})
+    flow_ends.follow(tx, roots, [orphan.claim.seq for orphan, _ in verdicts])
     Places(tx).offer_in({orphan.claim.queue for orphan, _ in verdicts})
     return [settled[id(orphan.claim)] for orphan, _ in verdicts]
 
@@ -144,9 +146,11 @@ def requeue_silent_claims(tx: Transaction, *, silent_for_us: int, reason: str) -
         for owner in _silent_owners(tx, silent_for_us, missed_beats=MISSED_BEATS)
         for row in tx.all(CLAIMED_BY, (owner,))
     ]
+    roots = flow_ends.lock(tx, {claim.workflow_id for claim in claims})
     requeued = sum(end(tx, claim, verdict, records, actor=RECOVERY_ACTOR) is not None for claim in claims)
     records.write()
     hand_over(tx, {claim.exclusive_key for claim in claims})
+    flow_ends.follow(tx, roots, [claim.seq for claim in claims])
     return requeued
 
 
@@ -240,7 +244,7 @@ def _claim(row: Row) -> Claim:
         seq=row[0], id=row[1], name=row[2], queue=row[3], fence=row[4], status=classes.STATUSES[row[5]], attempt=row[6],
         free_attempts=row[7], crash_count=row[8], lost_count=row[9], dispatch_count=row[10], solo=bool(row[11]),
         policy=row[12], args=b"", worker_id=row[13], exclusive_key=row[14],
-        cancel_requested=bool(row[15]),
+        cancel_requested=bool(row[15]), workflow_id=row[16], node=row[17],
     )  # fmt: skip
 
 

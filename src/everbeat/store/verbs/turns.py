@@ -3,7 +3,8 @@
 The others stand in line: `waiting_for` is set, so they are in no index that a claim reads. Whatever would make a task
 with an exclusive key ready (sent, due, retried, handed back, recovered, revived, requeued) puts it in line instead, and
 whatever ends or delays the one that has the turn only lets go of it. At the end of the same transaction `hand_over`
-gives the turn to the first in line, by priority and age: it alone decides who is ready (PROTOCOL 25).
+gives the turn to the first in line, by priority and age: it alone decides who is ready (PROTOCOL 25). A task whose
+workflow is paused is passed over; the same expression, `IN_LINE`, keeps it from being ready.
 
 Writers of one SQLite file take turns, so nobody hands over the same key at the same time; a database with several
 writers locks the key first. The unique index over those who have the turn is the net. `lost` finds keys whose line
@@ -16,8 +17,11 @@ from everbeat.store.transaction import Transaction
 
 LINE = "exclusive:"
 """`waiting_for` of a task in line, before its key."""
-IN_LINE = f"CASE WHEN exclusive_key IS NOT NULL THEN '{LINE}' || exclusive_key END"
-"""`waiting_for` of a task that nothing but another holder of its key keeps from being ready."""
+PAUSED = "workflow:"
+"""`waiting_for` of a task whose workflow is paused, before that one's id."""
+IN_LINE = f"""CASE WHEN held = 1 THEN '{PAUSED}' || workflow_id
+            WHEN exclusive_key IS NOT NULL THEN '{LINE}' || exclusive_key END"""
+"""`waiting_for` of a task that nothing but its workflow or another holder of its key keeps from being ready."""
 
 # everbeat_tasks_turn
 HAS_TURN = """
@@ -29,7 +33,7 @@ SELECT 1 FROM everbeat_tasks
 FIRST = """
 SELECT seq, queue, name FROM everbeat_tasks
  WHERE exclusive_key IS NOT NULL AND waiting_for IS NOT NULL AND due_at IS NULL AND status = 'PENDING'
-   AND exclusive_key = ? ORDER BY priority, seq LIMIT 1"""
+   AND exclusive_key = ? AND held = 0 ORDER BY priority, seq LIMIT 1"""
 
 GIVE = "UPDATE everbeat_tasks SET waiting_for = NULL WHERE seq = ?"
 
@@ -37,7 +41,7 @@ GIVE = "UPDATE everbeat_tasks SET waiting_for = NULL WHERE seq = ?"
 NEXT_KEY = """
 SELECT exclusive_key FROM everbeat_tasks
  WHERE exclusive_key IS NOT NULL AND waiting_for IS NOT NULL AND due_at IS NULL AND status = 'PENDING'
-   AND exclusive_key > ? ORDER BY exclusive_key LIMIT 1"""
+   AND exclusive_key > ? AND held = 0 ORDER BY exclusive_key LIMIT 1"""
 
 KEYS_OF = """
 SELECT DISTINCT exclusive_key FROM everbeat_tasks WHERE seq IN ({seqs}) AND exclusive_key IS NOT NULL"""

@@ -12,7 +12,7 @@ from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.state import Change, TaskStatus
 from everbeat.store.transaction import Row, Transaction
-from everbeat.store.verbs import living
+from everbeat.store.verbs import flow_ends, living
 from everbeat.store.verbs.records import Records
 from everbeat.store.verbs.turns import hand_over
 
@@ -79,6 +79,8 @@ def refuse(tx: Transaction, *, after_us: int, gap_us: int) -> list[str]:
 def _fail(tx: Transaction, queue: str, name: str, after_us: int, limit: int) -> list[str]:
     reason = f"no worker that was running in the last {_words(after_us)} knows the task {name}"
     tasks = tx.all(WAITING, (queue, name, tx.now - after_us, limit))
+    seqs = [seq for seq, *_ in tasks]
+    roots = flow_ends.lock_of(tx, seqs)
     tx.many(FAIL, [(tx.now, UNKNOWN_TASK, reason, seq, fence) for seq, fence, *_ in tasks])
     records = Records(tx)
     for _, fence, task_id, attempt, _ in tasks:
@@ -90,6 +92,7 @@ def _fail(tx: Transaction, queue: str, name: str, after_us: int, limit: int) -> 
         records.event(Event(name=event.TASK_FAILED, task_id=task_id, facts=facts))
     records.write()
     hand_over(tx, {row[4] for row in tasks})
+    flow_ends.follow(tx, roots, seqs)
     return [row[2] for row in tasks]
 
 

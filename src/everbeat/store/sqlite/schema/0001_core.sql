@@ -40,6 +40,9 @@ CREATE TABLE everbeat_tasks (
     error_code     TEXT,
     error_message  TEXT,
     error          TEXT,
+    workflow_id    TEXT,                 -- it is a node of this workflow
+    node           INTEGER,
+    held           INTEGER NOT NULL DEFAULT 0,    -- 1: its workflow is paused
     args           BLOB    NOT NULL,
     result         BLOB
 );
@@ -279,13 +282,94 @@ CREATE TABLE everbeat_recovery_reports (
     report TEXT    NOT NULL
 );
 
+-- Workflows: what is to be done, and how far it is. Nested ones have rows of their own; all of a tree share root_id.
+CREATE TABLE everbeat_workflows (
+    id            TEXT    NOT NULL PRIMARY KEY,
+    name          TEXT    NOT NULL,
+    status        TEXT    NOT NULL CHECK (status IN ({workflow_states})),
+    on_error      TEXT    NOT NULL CHECK (on_error IN ('FAIL', 'PAUSE', 'CONTINUE')),
+    root_id       TEXT    NOT NULL,
+    parent_id     TEXT,
+    parent_node   INTEGER,
+    scope_id      TEXT    NOT NULL,      -- the workflow whose nodes the references in its arguments name
+    outputs       TEXT    NOT NULL,      -- JSON: the nodes whose results are the result
+    success       TEXT,                  -- JSON: the nodes that must complete; NULL: those that nothing tolerates
+    digest        TEXT    NOT NULL,      -- of all that was asked for
+    max_bytes     INTEGER NOT NULL,      -- of the arguments and of the result of a node
+    nodes         INTEGER NOT NULL,
+    nodes_left    INTEGER NOT NULL,      -- that have not ended
+    error_node    TEXT,                  -- the first that failed and that nothing tolerates
+    error_code    TEXT,
+    error_message TEXT,
+    paused_by     TEXT,                  -- a person, or "error"
+    stuck         TEXT,                  -- why recovery could not mend it
+    created_at    INTEGER NOT NULL,
+    started_at    INTEGER,
+    finished_at   INTEGER
+) STRICT;
+CREATE INDEX everbeat_workflows_root ON everbeat_workflows (root_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX everbeat_workflows_created ON everbeat_workflows (created_at, id);
+-- Those that recovery looks through, and those that retention does.
+CREATE INDEX everbeat_workflows_live ON everbeat_workflows (id)
+    WHERE parent_id IS NULL AND (nodes_left > 0 OR finished_at IS NULL);
+CREATE INDEX everbeat_workflows_ended ON everbeat_workflows (finished_at)
+    WHERE parent_id IS NULL AND finished_at IS NOT NULL;
+
+-- Nodes. One that is a task holds what its task will be made of; what the task does then is in everbeat_tasks alone.
+CREATE TABLE everbeat_workflow_tasks (
+    workflow_id   TEXT    NOT NULL,
+    node          INTEGER NOT NULL,
+    name          TEXT    NOT NULL,
+    kind          TEXT    NOT NULL CHECK (kind IN ('task', 'map', 'workflow')),
+    status        TEXT    NOT NULL CHECK (status IN ({node_states})),
+    task_id       TEXT,                  -- made with the workflow, so a task can not be made twice
+    child_id      TEXT,                  -- the workflow inside
+    task_name     TEXT,
+    queue         TEXT,
+    priority      INTEGER,
+    max_attempts  INTEGER,
+    policy        TEXT,
+    exclusive_key TEXT,
+    good_until    INTEGER,
+    delay_us      INTEGER NOT NULL DEFAULT 0,
+    over          INTEGER,               -- of a map: the node whose result it runs over
+    deps          INTEGER NOT NULL,      -- the nodes it waits for
+    needed        INTEGER NOT NULL,      -- how many of them must complete
+    deps_left     INTEGER NOT NULL,      -- that have not ended
+    deps_ok       INTEGER NOT NULL DEFAULT 0,
+    deps_failed   INTEGER NOT NULL DEFAULT 0,
+    allow_failed  INTEGER NOT NULL DEFAULT 0,
+    tolerated     INTEGER NOT NULL DEFAULT 0,    -- 1: its failure is not one of the workflow
+    condition     TEXT,                  -- JSON
+    refs          TEXT,                  -- JSON: [where in args, in bytes, the result of which node belongs]
+    shape         TEXT,                  -- JSON: how to read its result
+    error_code    TEXT,
+    error_message TEXT,
+    started_at    INTEGER,
+    finished_at   INTEGER,
+    args          BLOB,
+    result        BLOB,                  -- of a map or a nested workflow
+    PRIMARY KEY (workflow_id, node)
+) STRICT;
+CREATE INDEX everbeat_workflow_tasks_ready ON everbeat_workflow_tasks (workflow_id, node) WHERE status = 'READY';
+CREATE INDEX everbeat_workflow_tasks_live ON everbeat_workflow_tasks (workflow_id, node)
+    WHERE status IN ('ENQUEUED', 'RUNNING');
+
+-- Who waits for whom.
+CREATE TABLE everbeat_workflow_edges (
+    workflow_id TEXT    NOT NULL,
+    node        INTEGER NOT NULL,
+    next        INTEGER NOT NULL,
+    PRIMARY KEY (workflow_id, node, next)
+) STRICT, WITHOUT ROWID;
+
 CREATE VIEW everbeat_tasks_readable AS
     SELECT seq, id, name, queue, priority, status, attempt, max_attempts, crash_count, lost_count, quarantined, fence,
            worker_id, strftime('%Y-%m-%d %H:%M:%f', created_at / 1e6, 'unixepoch') AS created_at,
            strftime('%Y-%m-%d %H:%M:%f', run_at / 1e6, 'unixepoch') AS run_at,
            strftime('%Y-%m-%d %H:%M:%f', started_at / 1e6, 'unixepoch') AS started_at,
            strftime('%Y-%m-%d %H:%M:%f', finished_at / 1e6, 'unixepoch') AS finished_at,
-           waiting_for, error_code, error_message
+           waiting_for, workflow_id, node, error_code, error_message
       FROM everbeat_tasks;
 CREATE VIEW everbeat_workers_readable AS
     SELECT id, name, status, hostname, pid, queues, processes, async_slots, version,
@@ -319,3 +403,17 @@ CREATE VIEW everbeat_worker_states_readable AS
            async_slots, queues, tasks_running, tasks_claimed, tasks_completed, tasks_failed, store_errors,
            memory_usage_mb, memory_percent, cpu_percent
       FROM everbeat_worker_states;
+CREATE VIEW everbeat_workflows_readable AS
+    SELECT id, name, status, on_error, parent_id, nodes, nodes_left, error_node, error_code, error_message, paused_by, stuck,
+           strftime('%Y-%m-%d %H:%M:%f', created_at / 1e6, 'unixepoch') AS created_at,
+           strftime('%Y-%m-%d %H:%M:%f', started_at / 1e6, 'unixepoch') AS started_at,
+           strftime('%Y-%m-%d %H:%M:%f', finished_at / 1e6, 'unixepoch') AS finished_at
+      FROM everbeat_workflows;
+CREATE VIEW everbeat_workflow_tasks_readable AS
+    SELECT n.workflow_id, n.node, n.name, n.kind,
+           CASE WHEN n.status = 'ENQUEUED' AND t.status = 'RUNNING' THEN 'RUNNING' ELSE n.status END AS status,
+           n.task_id, n.child_id, n.task_name, n.deps, n.needed, n.deps_left, n.deps_ok, n.deps_failed, t.attempt,
+           strftime('%Y-%m-%d %H:%M:%f', coalesce(t.started_at, n.started_at) / 1e6, 'unixepoch') AS started_at,
+           strftime('%Y-%m-%d %H:%M:%f', n.finished_at / 1e6, 'unixepoch') AS finished_at,
+           n.error_code, n.error_message
+      FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id;

@@ -1,0 +1,91 @@
+"""The part of a SQL store that knows workflows."""
+
+from collections.abc import Collection, Sequence
+
+from everbeat.errors import WorkflowNotFound
+from everbeat.model.flow import NewWorkflow, NodeInfo, NodeResult, WorkflowChange, WorkflowInfo, WorkflowStatus
+from everbeat.model.task import Enqueued
+from everbeat.store.sql.waiting import Waiting
+from everbeat.store.transaction import RowRefused, Transaction
+from everbeat.store.verbs import flow_advance, flow_look, flow_mend, flow_orders, flow_start
+
+MENDED_AT_ONCE = 100
+
+
+class Flowing(Waiting):
+    def start_workflow(self, flows: Sequence[NewWorkflow]) -> Enqueued:
+        with self.database.write("enqueue") as tx:
+            started = flow_start.start(tx, flows)
+            if started.created:
+                flow_advance.advance(tx, {flows[0].id: []})
+        self._tell(tx)
+        return started
+
+    def change_workflow(self, change: WorkflowChange, workflow_id: str, *, actor: str) -> bool:
+        with self.database.write() as tx:
+            changed, owners = flow_orders.carry_out(tx, change, workflow_id, actor=actor)
+        self._tell(tx)
+        if owners:
+            self.bells.ring_owners(owners)
+        return changed
+
+    def workflow(self, workflow_id: str) -> WorkflowInfo | None:
+        with self.database.read() as tx:
+            return flow_look.get(tx, workflow_id)
+
+    def workflows(self, *, statuses: Collection[WorkflowStatus] = (), name: str | None = None,
+                  limit: int = 50) -> list[WorkflowInfo]:  # fmt: skip
+        with self.database.read() as tx:
+            return flow_look.workflows(tx, statuses=statuses, name=name, limit=limit)
+
+    def workflow_nodes(self, workflow_id: str) -> list[NodeInfo]:
+        with self.database.read(steady=True) as tx:
+            return flow_look.nodes(tx, workflow_id)
+
+    def workflow_results(self, workflow_id: str, *, outputs_only: bool) -> list[NodeResult]:
+        with self.database.read(steady=True) as tx:
+            return flow_look.results(tx, workflow_id, outputs_only=outputs_only)
+
+    def mend_workflows(self, *, after: str = "", all_of_them: bool = False) -> tuple[list[str], list[str], str]:
+        with self.database.read() as tx:
+            roots = flow_mend.candidates(tx, after=after, limit=MENDED_AT_ONCE, all_of_them=all_of_them)
+        mended: list[str] = []
+        stuck: list[str] = []
+        for root in roots:
+            try:
+                if self._mend(root):
+                    mended.append(root)
+            except (RowRefused, ValueError) as error:
+                with self.database.write() as tx:
+                    flow_mend.set_aside(tx, root, str(error))
+                stuck.append(root)
+        return mended, stuck, roots[-1] if len(roots) == MENDED_AT_ONCE else ""
+
+    def _mend(self, root: str) -> bool:
+        """One workflow, and all that is nested in it."""
+        with self.database.read(steady=True) as tx:
+            if not flow_mend.is_torn(tx, root):
+                return False
+        with self.database.write() as tx, tx.part():
+            mended = flow_mend.mend(tx, root)
+        self._tell(tx)
+        return mended
+
+    def wait_workflow(self, workflow_id: str, timeout: float | None) -> WorkflowInfo | None:
+        return self._wait(workflow_id, self._ended_workflow, timeout)
+
+    async def await_workflow(self, workflow_id: str, timeout: float | None) -> WorkflowInfo | None:
+        return await self._await(workflow_id, self._ended_workflow, timeout)
+
+    def _ended_workflow(self, workflow_id: str) -> WorkflowInfo | None:
+        info = self.workflow(workflow_id)
+        if info is None:
+            raise WorkflowNotFound(workflow_id)
+        return info if info.status.is_terminal else None
+
+    def _tell(self, tx: Transaction) -> None:
+        """Wake workers for what is ready, and those who wait for what has ended."""
+        if tx.wakes:
+            self.bells.ring_workers(tx.wakes)
+        if tx.done:
+            self.bells.ring_waiters(tx.done)

@@ -1,0 +1,67 @@
+"""The end of a task is the end of its node, and its workflow goes on in the same transaction (P11).
+
+Whoever ends tasks asks for the lock of their workflows first and calls `follow` when it has written; plain tasks are
+known by a column of their row and pay nothing. One lock for a whole tree of workflows, its root: below it nobody else
+writes, so what was read is true until the commit, whichever database it is. (PROTOCOL 35 would have each advance read
+without locks and check a version. Those who finish inputs of one join would wait for each other at its row all the
+same, and repeat their work besides.) Roots are locked in the order of their ids, and before any task: no two wait for
+each other in a ring.
+
+A workflow whose rows make no sense does not keep the outcome of a task from being stored: it is left as it is, and
+told; `flow_mend` tries again.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from everbeat.decide.flow import end_of_task
+from everbeat.model import event
+from everbeat.model.event import Event
+from everbeat.model.state import TaskStatus
+from everbeat.store.transaction import RowRefused, Transaction
+from everbeat.store.verbs.flow_advance import Ends, advance
+from everbeat.store.verbs.flow_rows import NodeEnd, among
+from everbeat.store.verbs.records import add_events
+
+Roots = dict[str, str]
+"""Of each workflow."""
+
+ROOT = "SELECT id, root_id FROM everbeat_workflows WHERE id IN ({marks})"
+LOCK = "SELECT id FROM everbeat_workflows WHERE id IN ({marks}) ORDER BY id /*pg: FOR UPDATE */"
+WORKFLOWS_OF = """
+SELECT DISTINCT workflow_id FROM everbeat_tasks WHERE seq IN ({marks}) AND workflow_id IS NOT NULL"""
+ENDED = """
+SELECT workflow_id, node, status, CASE WHEN result IS NULL THEN 0 ELSE 1 END, error_code, error_message
+  FROM everbeat_tasks
+ WHERE seq IN ({marks}) AND workflow_id IS NOT NULL AND status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')"""
+
+
+def lock(tx: Transaction, workflow_ids: Iterable[str | None]) -> Roots:
+    """Let nobody else change these until the end of the transaction."""
+    wanted = {workflow_id for workflow_id in workflow_ids if workflow_id is not None}
+    if not wanted:
+        return {}
+    roots: Roots = dict(among(tx, ROOT, (), sorted(wanted)))
+    for _ in among(tx, LOCK, (), sorted(set(roots.values()))):
+        pass
+    return roots
+
+
+def lock_of(tx: Transaction, seqs: Sequence[int]) -> Roots:
+    return lock(tx, [workflow_id for (workflow_id,) in among(tx, WORKFLOWS_OF, (), seqs)])
+
+
+def follow(tx: Transaction, roots: Roots, seqs: Sequence[int]) -> None:
+    """Those of these tasks that have ended are ended nodes: all that follows from it."""
+    if not roots:
+        return
+    trees: dict[str, Ends] = {}
+    for workflow_id, node, status, has_result, code, message in among(tx, ENDED, (), seqs):
+        if workflow_id in roots:
+            turn = end_of_task(TaskStatus(status), has_result=bool(has_result), code=code, message=message)
+            trees.setdefault(roots[workflow_id], {}).setdefault(workflow_id, []).append(NodeEnd(node, turn))
+    for root, ends in trees.items():
+        try:
+            with tx.part():
+                advance(tx, ends)
+        except RowRefused as error:
+            add_events(tx, [Event(name=event.WORKFLOW_TORN, facts={"workflow": root, "reason": str(error)})])

@@ -1,0 +1,101 @@
+"""The read side of workflows: how far they are, what became of their nodes, what they resulted in."""
+
+import json
+from collections import defaultdict
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Any
+
+from everbeat.model.flow import NodeInfo, NodeKind, NodeResult, NodeStatus, OnError, WorkflowInfo, WorkflowStatus
+from everbeat.model.state import TaskStatus
+from everbeat.store.moments import moment, moment_or_none
+from everbeat.store.transaction import Row, Transaction
+from everbeat.store.verbs.flow_rows import nodes_in
+from everbeat.store.verbs.looking import shown_message
+
+INFO = """
+SELECT id, name, status, on_error, parent_id, nodes, nodes_left, created_at, started_at, finished_at, error_node,
+       error_code, error_message, stuck
+  FROM everbeat_workflows"""
+OUTPUTS = "SELECT outputs FROM everbeat_workflows WHERE id = ?"
+
+# The primary key, and that of the task.
+NODES = """
+SELECT n.node, n.name, n.kind, n.status, n.task_id, n.task_name, n.child_id, t.status, t.attempt, t.started_at,
+       n.started_at, n.finished_at, n.error_code, n.error_message, t.waiting_for, n.policy, t.id IS NOT NULL
+  FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
+ WHERE n.workflow_id = ? ORDER BY n.node"""
+EDGES = """
+SELECT e.next, n.name FROM everbeat_workflow_edges e
+  JOIN everbeat_workflow_tasks n ON n.workflow_id = e.workflow_id AND n.node = e.node
+ WHERE e.workflow_id = ? ORDER BY e.next, e.node"""
+RESULTS = """
+SELECT n.node, n.name, n.kind, n.status, n.task_id, n.task_name, n.shape, coalesce(n.result, t.result), n.error_code,
+       n.error_message, t.attempt, t.error
+  FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
+ WHERE n.workflow_id = ? ORDER BY n.node"""
+
+
+def get(tx: Transaction, workflow_id: str) -> WorkflowInfo | None:
+    row = tx.one(INFO + " WHERE id = ?", (workflow_id,))
+    return None if row is None else _info(row)
+
+
+def workflows(
+    tx: Transaction, *, statuses: Collection[WorkflowStatus], name: str | None, limit: int
+) -> list[WorkflowInfo]:
+    asked: list[tuple[str, list[Any]]] = [("parent_id IS NULL", [])]
+    if statuses:
+        asked.append((f"status IN ({', '.join('?' * len(statuses))})", [str(status) for status in statuses]))
+    if name is not None:
+        asked.append(("name = ?", [name]))
+    where = " AND ".join(said for said, _ in asked)
+    values = [value for _, given in asked for value in given]
+    rows = tx.all(f"{INFO} WHERE {where} ORDER BY created_at DESC, id DESC LIMIT ?", [*values, limit])
+    return [_info(row) for row in rows]
+
+
+def nodes(tx: Transaction, workflow_id: str) -> list[NodeInfo]:
+    after: defaultdict[int, list[str]] = defaultdict(list)
+    for node, name in tx.rows(EDGES, (workflow_id,)):
+        after[node].append(name)
+    return [_node(row, after[row[0]]) for row in tx.all(NODES, (workflow_id,))]
+
+
+def results(tx: Transaction, workflow_id: str, *, outputs_only: bool) -> list[NodeResult]:
+    outputs = tx.one(OUTPUTS, (workflow_id,))
+    wanted = set(nodes_in(outputs[0])) if outputs is not None and outputs_only else None
+    return [_result(row) for row in tx.all(RESULTS, (workflow_id,)) if wanted is None or row[0] in wanted]
+
+
+def _info(row: Row) -> WorkflowInfo:
+    return WorkflowInfo(
+        id=row[0], name=row[1], status=WorkflowStatus(row[2]), on_error=OnError(row[3]), parent_id=row[4], nodes=row[5],
+        nodes_left=row[6], created_at=moment(row[7]), started_at=moment_or_none(row[8]),
+        finished_at=moment_or_none(row[9]), error_node=row[10], error_code=row[11], error_message=row[12],
+        stuck=row[13],
+    )  # fmt: skip
+
+
+def _node(row: Row, after: list[str]) -> NodeInfo:
+    status = NodeStatus(row[3])
+    if status is NodeStatus.ENQUEUED and row[7] == TaskStatus.RUNNING:
+        status = NodeStatus.RUNNING
+    started = row[9] if row[2] == NodeKind.TASK else row[10]
+    is_over = started is not None and row[11] is not None
+    return NodeInfo(
+        node=row[0], name=row[1], kind=row[2], status=status, task_id=row[4] if row[16] else None, task_name=row[5],
+        workflow_id=row[6], after=after, attempt=row[8] or 0, started_at=moment_or_none(started),
+        finished_at=moment_or_none(row[11]), duration=timedelta(microseconds=row[11] - started) if is_over else None,
+        error_code=row[12], error_message=shown_message(row[12], row[13], row[15]),
+        waiting_for=row[14] if status is NodeStatus.ENQUEUED else None,
+    )  # fmt: skip
+
+
+def _result(row: Row) -> NodeResult:
+    more = json.loads(row[11]) if row[11] else {}
+    return NodeResult(
+        name=row[1], kind=NodeKind(row[2]), status=NodeStatus(row[3]), task_id=row[4], task_name=row[5], shape=row[6],
+        result=row[7], error_code=row[8], error_message=row[9], attempt=row[10] or 0, exception_type=more.get("type"),
+        traceback=more.get("traceback"),
+    )  # fmt: skip

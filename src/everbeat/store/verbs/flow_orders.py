@@ -1,0 +1,109 @@
+"""What a person asks of a workflow: pause, resume, cancel, another run of what failed. All of it acts on what is nested
+in it, too, in one transaction. Each is a named change of the table of states; one that does not fit changes nothing."""
+
+from collections.abc import Iterator
+
+from everbeat.model import event
+from everbeat.model.event import Event
+from everbeat.model.flow import JOIN_NOT_MET, WorkflowChange, WorkflowStatus, workflow_sources
+from everbeat.model.order import Order
+from everbeat.store.interface import TaskFilter
+from everbeat.store.transaction import Transaction
+from everbeat.store.verbs import commanding, flow_ends, flow_hold, flow_reopen
+from everbeat.store.verbs.flow_advance import advance
+from everbeat.store.verbs.flow_rows import FlowRow, chunks, find, save, tree
+from everbeat.store.verbs.records import add_events, text
+
+ANNOUNCED = {
+    WorkflowChange.PAUSE: event.WORKFLOW_PAUSED,
+    WorkflowChange.RESUME: event.WORKFLOW_RESUMED,
+    WorkflowChange.CANCEL: event.WORKFLOW_CANCELLED,
+    WorkflowChange.RETRY: event.WORKFLOW_RETRIED,
+}
+
+# everbeat_workflow_tasks_live and the unique index on the id of a task
+TASKS_OF = """
+SELECT t.seq FROM everbeat_workflow_tasks n JOIN everbeat_tasks t ON t.id = n.task_id
+ WHERE n.workflow_id = ? AND n.status IN ('ENQUEUED', 'RUNNING') ORDER BY t.seq"""
+CANCEL_NODES = """
+UPDATE everbeat_workflow_tasks SET status = 'CANCELLED', finished_at = ?
+ WHERE workflow_id = ? AND status IN ('PENDING', 'READY')"""
+
+# The primary key
+FAILED = f"""
+SELECT n.node, t.seq, t.status, n.kind FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
+ WHERE n.workflow_id = ? AND n.status IN ('FAILED', 'CANCELLED')
+   AND coalesce(n.error_code, '') <> '{JOIN_NOT_MET}' ORDER BY n.node"""
+
+
+def carry_out(tx: Transaction, change: WorkflowChange, workflow_id: str, *, actor: str) -> tuple[bool, set[str]]:
+    """Whether it was done, and the workers that must hear of it."""
+    flow_ends.lock(tx, [workflow_id])
+    flow = find(tx, workflow_id)
+    if flow is None or flow.status not in workflow_sources(change):
+        return False, set()
+    owners: set[str] = set()
+    match change:
+        case WorkflowChange.PAUSE:
+            _pause(tx, flow, actor)
+        case WorkflowChange.RESUME:
+            advance(tx, {released: [] for released in flow_hold.release_inside(tx, flow)})
+        case WorkflowChange.CANCEL:
+            owners = _cancel(tx, flow, actor)
+        case WorkflowChange.RETRY:
+            if not _retry(tx, flow, actor):
+                return False, set()
+        case _:
+            raise ValueError(f"{change} is not for people")
+    add_events(tx, [Event(name=ANNOUNCED[change], facts={"workflow": flow.id, "name": flow.name, "actor": actor})])
+    return True, owners
+
+
+def _pause(tx: Transaction, flow: FlowRow, actor: str) -> None:
+    flow.status, flow.paused_by = WorkflowStatus.PAUSED, text(actor)
+    save(tx, flow)
+    flow_hold.hold_inside(tx, flow, by=actor)
+
+
+def _cancel(tx: Transaction, flow: FlowRow, actor: str) -> set[str]:
+    """What has not begun never will; what runs is asked to end, and keeps the outcome it comes to."""
+    owners: set[str] = set()
+    inside = [one for one in tree(tx, flow) if not one.status.is_terminal]
+    for one in inside:
+        one.status, one.paused_by = WorkflowStatus.CANCELLED, None
+        one.nodes_left -= tx.run(CANCEL_NODES, (tx.now, one.id))
+        save(tx, one)
+        tx.done.add(one.id)
+    for one in inside:
+        seqs = [seq for (seq,) in tx.all(TASKS_OF, (one.id,))]
+        for chunk in chunks(seqs):
+            said = f"its workflow {flow.id} was cancelled"
+            _, asked = commanding.carry_out(tx, Order.CANCEL, TaskFilter(), chunk, actor=actor, reason=said)
+            owners |= asked
+    advance(tx, {one.id: [] for one in inside})
+    return owners
+
+
+def _retry(tx: Transaction, flow: FlowRow, actor: str) -> bool:
+    """From the innermost outwards: what lives again inside lets the node live that it is."""
+    again = [(one, failed) for one in reversed(tree(tx, flow)) if (failed := list(_failed(tx, one)))]
+    released = flow_hold.release_inside(tx, flow)
+    for one, failed in again:
+        for chunk in chunks([seq for _, seq in failed if seq is not None]):
+            said = f"another run of what failed in workflow {flow.id} was asked for"
+            commanding.carry_out(tx, Order.RETRY, TaskFilter(), chunk, actor=actor, reason=said)
+        without_task = [node for node, seq in failed if seq is None]
+        if without_task:
+            flow_reopen.reopen(tx, one.id, without_task)
+    advance(tx, {workflow_id: [] for workflow_id in released})
+    return bool(again)
+
+
+def _failed(tx: Transaction, flow: FlowRow) -> Iterator[tuple[int, int | None]]:
+    """Nodes that can run again, with their tasks. One whose nested workflow failed is reopened by what is in it."""
+    if flow.status is WorkflowStatus.CANCELLED:
+        return
+    for node, seq, status, kind in tx.all(FAILED, (flow.id,)):
+        if kind == "workflow" or status == "COMPLETED":
+            continue
+        yield node, seq

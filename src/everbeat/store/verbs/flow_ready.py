@@ -1,0 +1,141 @@
+"""Nodes that may start: tasks become tasks, what is nested begins, a map gets a node for each element.
+
+A task has the id that was made with its workflow, so making it twice makes one. Its arguments are those of the node,
+with holes where results belong: they are put in when it is claimed (flow_args.py), however many nodes want the same
+result and however large it is. Only the elements of a map are copied, each of them once.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from everbeat.decide import splice
+from everbeat.decide.flow import Turn
+from everbeat.model.flow import NewNode, NewWorkflow, NodeKind, NodeStatus, OnError, WorkflowStatus
+from everbeat.store.transaction import Row, Transaction
+from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, among, find, save, values
+from everbeat.store.verbs.flow_start import insert
+from everbeat.store.verbs.turns import LINE, hand_over
+
+ARGUMENTS_INVALID = "ARGUMENTS_INVALID"
+
+# everbeat_workflow_tasks_ready, as all that follow.
+READY = """
+SELECT node, kind, refs, queue, task_name, exclusive_key FROM everbeat_workflow_tasks
+ WHERE workflow_id = ? AND status = 'READY' ORDER BY node"""
+ENQUEUE = f"""
+INSERT INTO everbeat_tasks (id, name, queue, priority, max_attempts, policy, exclusive_key, good_until, created_at,
+                            run_at, due_at, waiting_for, workflow_id, node, args)
+SELECT task_id, task_name, queue, priority, max_attempts, policy, exclusive_key, good_until, :now, :now + delay_us,
+       CASE WHEN delay_us > 0 THEN :now + delay_us END,
+       CASE WHEN delay_us = 0 AND exclusive_key IS NOT NULL THEN '{LINE}' || exclusive_key END,
+       workflow_id, node, args
+  FROM everbeat_workflow_tasks WHERE workflow_id = :id AND status = 'READY' AND kind = 'task' ORDER BY node
+ON CONFLICT (id) DO NOTHING"""
+ENQUEUED = """
+UPDATE everbeat_workflow_tasks SET status = 'ENQUEUED', started_at = :now
+ WHERE workflow_id = :id AND status = 'READY' AND kind = 'task'"""
+
+START = """
+UPDATE everbeat_workflow_tasks SET status = 'RUNNING', started_at = ?
+ WHERE workflow_id = ? AND node = ? AND status = 'READY'"""
+NESTED = """
+SELECT name, child_id, task_name, queue, priority, max_attempts, policy, exclusive_key, good_until, delay_us, args,
+       refs, over
+  FROM everbeat_workflow_tasks WHERE workflow_id = ? AND node = ?"""
+
+# The primary key, and that of the task. The length of a value is read without the value.
+LENGTHS = """
+SELECT n.node, length(coalesce(n.result, t.result))
+  FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
+ WHERE n.workflow_id = ? AND n.node IN ({marks})"""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A nested workflow that begins now."""
+
+    workflow_id: str
+
+
+def enqueue(tx: Transaction, flow: FlowRow) -> list[Started | NodeEnd]:
+    """All that may start. What has ended at once is to be seen to first: then ask again."""
+    ready = tx.all(READY, (flow.id,))
+    if not ready:
+        return []
+    ends: list[Started | NodeEnd] = list(
+        _too_large(tx, flow, [row for row in ready if row[2] is not None and row[1] == NodeKind.TASK])
+    )
+    if ends:
+        return ends
+    tasks = [row for row in ready if row[1] == NodeKind.TASK]
+    if tasks:
+        tx.run(ENQUEUE, {"now": tx.now, "id": flow.id})
+        tx.run(ENQUEUED, {"now": tx.now, "id": flow.id})
+        tx.wakes.update({(row[3], row[4]) for row in tasks})
+        hand_over(tx, {row[5] for row in tasks})
+    return [_begin(tx, flow, row[0], NodeKind(row[1])) for row in ready if row[1] != NodeKind.TASK]
+
+
+def _too_large(tx: Transaction, flow: FlowRow, ready: Sequence[Row]) -> Iterator[NodeEnd]:
+    """Arguments that no process should be given. What is wrong with references is found by whoever puts them in."""
+    references = {row[0]: splice.load(row[2]) for row in ready}
+    wanted = sorted({node for places in references.values() for _, node in places})
+    lengths = {node: length or 0 for node, length in among(tx, LENGTHS, (flow.scope_id,), wanted)}
+    for node, places in references.items():
+        size = sum(lengths.get(wanted, 0) for _, wanted in places)
+        if size > flow.max_bytes:
+            said = f"the results that are its arguments take {size:,} bytes, the limit is {flow.max_bytes:,}"
+            yield NodeEnd(node, Turn(status=NodeStatus.FAILED, code=ARGUMENTS_INVALID, message=said))
+
+
+def _begin(tx: Transaction, flow: FlowRow, node: int, kind: NodeKind) -> Started | NodeEnd:
+    row = tx.one(NESTED, (flow.id, node))
+    if row is None or row[1] is None:
+        raise ValueError(f"node {node} of workflow {flow.id} names no workflow")
+    child = find(tx, row[1])
+    if child is None and kind is NodeKind.MAP:
+        try:
+            _expand(tx, flow, node, row)
+        except NoList as error:
+            return NodeEnd(node, Turn(status=NodeStatus.FAILED, code=ARGUMENTS_INVALID, message=str(error)))
+    elif child is None:
+        raise ValueError(f"the workflow {row[1]} is not there")
+    elif child.status is WorkflowStatus.PENDING:
+        child.status = WorkflowStatus.RUNNING
+        save(tx, child)
+    tx.run(START, (tx.now, flow.id, node))
+    return Started(row[1])
+
+
+class NoList(Exception):
+    """What a map should run over is none."""
+
+
+def _expand(tx: Transaction, flow: FlowRow, node: int, row: Row) -> None:
+    """A workflow of its own, with a node for each element. Its references mean nodes of the one around it."""
+    name, child_id, task_name, queue, priority, max_attempts, policy, exclusive_key, good_until, delay_us, args = row[
+        :11
+    ]
+    over = values(tx, flow.id, [row[12]]).get(row[12])
+    if over is None or over.result is None:
+        raise NoList(f"{over.name if over else 'its input'} has no result to run over")
+    try:
+        items = splice.elements(over.result)
+    except ValueError as error:
+        raise NoList(f"the result of {over.name} can not be run over: {error}") from error
+    references = splice.load(row[11])
+    nodes = []
+    for number, item in enumerate(items):
+        whole, left = splice.put_item_in(args, references, item)
+        nodes.append(
+            NewNode(
+                name=f"{name}[{number}]", kind=NodeKind.TASK, task_id=f"{child_id}.{number}", task_name=task_name,
+                queue=queue, priority=priority, max_attempts=max_attempts, policy=policy, exclusive_key=exclusive_key,
+                good_until=good_until, delay_us=delay_us, args=whole, references=tuple(left),
+            )
+        )  # fmt: skip
+    child = NewWorkflow(
+        id=child_id, name=f"{flow.name}.{name}", on_error=OnError.FAIL, nodes=nodes, outputs=tuple(range(len(nodes))),
+        max_bytes=flow.max_bytes, parent_id=flow.id, parent_node=node,
+    )  # fmt: skip
+    insert(tx, child, root_id=flow.root_id, scope_id=flow.id, status=WorkflowStatus.RUNNING)

@@ -1,0 +1,141 @@
+"""The rows of workflows, as the verbs read and write them. Whoever writes holds the lock of the tree (flow_ends.py)."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from everbeat.decide.flow import Turn
+from everbeat.model.flow import NodeStatus, OnError, WorkflowStatus
+from everbeat.store.transaction import Row, Transaction
+
+T = TypeVar("T")
+CHUNK = 500
+
+FLOW_COLUMNS = """id, name, status, on_error, root_id, parent_id, parent_node, scope_id, outputs, success, max_bytes,
+       nodes_left, error_node, error_code, error_message, paused_by"""
+FLOW = f"SELECT {FLOW_COLUMNS} FROM everbeat_workflows WHERE id = ?"
+# The primary key and everbeat_workflows_root
+INSIDE = f"""
+SELECT {FLOW_COLUMNS} FROM everbeat_workflows WHERE parent_id IS NOT NULL AND root_id = ?"""
+
+SAVE = """
+UPDATE everbeat_workflows
+   SET status = ?, nodes_left = ?, error_node = ?, error_code = ?, error_message = ?, paused_by = ?,
+       started_at = coalesce(started_at, ?), finished_at = ?
+ WHERE id = ?"""
+
+# The primary key, and that of the task.
+VALUES = """
+SELECT n.node, n.name, n.status, n.task_id, coalesce(n.result, t.result), n.error_code, n.error_message
+  FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
+ WHERE n.workflow_id = ? AND n.node IN ({marks})"""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEnd:
+    """A node has ended, or is about to."""
+
+    node: int
+    turn: Turn
+    result: bytes | None = None
+    """Of a map or a nested workflow. That of a task is in its row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a node has become, for whoever asked for its result."""
+
+    node: int
+    name: str
+    status: NodeStatus
+    task_id: str | None
+    result: bytes | None
+    code: str | None
+    message: str | None
+
+
+@dataclass(slots=True)
+class FlowRow:
+    id: str
+    name: str
+    status: WorkflowStatus
+    on_error: OnError
+    root_id: str
+    parent_id: str | None
+    parent_node: int | None
+    scope_id: str
+    outputs: list[int]
+    success: list[int] | None
+    max_bytes: int
+    nodes_left: int
+    error_node: str | None
+    error_code: str | None
+    error_message: str | None
+    paused_by: str | None
+    fails_now: bool = False
+    """A node has failed in this transaction, and nothing tolerates it."""
+
+    @property
+    def is_map(self) -> bool:
+        return self.scope_id != self.id
+
+
+def find(tx: Transaction, workflow_id: str) -> FlowRow | None:
+    row = tx.one(FLOW, (workflow_id,))
+    return None if row is None else _flow(row)
+
+
+def tree(tx: Transaction, flow: FlowRow) -> list[FlowRow]:
+    """It and all that is nested in it, each before what is inside it."""
+    inside: dict[str | None, list[FlowRow]] = {}
+    for row in tx.all(INSIDE, (flow.root_id,)):
+        found = _flow(row)
+        inside.setdefault(found.parent_id, []).append(found)
+    ordered = [flow]
+    for one in ordered:
+        ordered += inside.get(one.id, ())
+    return ordered
+
+
+def save(tx: Transaction, flow: FlowRow) -> None:
+    started = None if flow.status is WorkflowStatus.PENDING else tx.now
+    ended = tx.now if flow.status.is_terminal else None
+    tx.run(
+        SAVE,
+        (flow.status.value, flow.nodes_left, flow.error_node, flow.error_code, flow.error_message, flow.paused_by,
+         started, ended, flow.id),
+    )  # fmt: skip
+
+
+def values(tx: Transaction, workflow_id: str, nodes: Iterable[int]) -> dict[int, Value]:
+    return {
+        row[0]: Value(row[0], row[1], NodeStatus(row[2]), row[3], row[4], row[5], row[6])
+        for row in among(tx, VALUES, (workflow_id,), sorted(set(nodes)))
+    }
+
+
+def among(tx: Transaction, sql: str, before: Sequence[Any], wanted: Sequence[Any]) -> Iterator[Row]:
+    """A statement with `{marks}`, asked for so many at a time that it can name them."""
+    for chunk in chunks(wanted):
+        yield from tx.all(sql.format(marks=", ".join("?" * len(chunk))), [*before, *chunk])
+
+
+def chunks(wanted: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(wanted), CHUNK):
+        yield wanted[start : start + CHUNK]
+
+
+def _flow(row: Row) -> FlowRow:
+    return FlowRow(
+        row[0], row[1], WorkflowStatus(row[2]), OnError(row[3]), row[4], row[5], row[6], row[7], nodes_in(row[8]),
+        None if row[9] is None else nodes_in(row[9]), *row[10:],
+    )  # fmt: skip
+
+
+def nodes_in(stored: str) -> list[int]:
+    """ValueError if it is no list of nodes."""
+    said = json.loads(stored)
+    if not isinstance(said, list) or not all(isinstance(node, int) for node in said):
+        raise ValueError(f"a list of nodes is not understood: {stored[:100]}")
+    return said

@@ -1,0 +1,235 @@
+"""Workflows: graphs of tasks, built in plain Python and stored as data.
+
+    flow = Workflow("etl")
+    pages = flow.add(fetch, url="...")
+    rows = [flow.add(clean, part=i, source=pages) for i in range(8)]
+    flow.add(load, rows)
+    run = flow.start(app)
+
+A node as an argument is its result, and something to wait for. Nothing is checked while a workflow is built: `start`
+finds all that is wrong with it (workflow_plan.py) before anything is stored. No code is stored, in conditions neither.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from everbeat.ids import name_problem
+from everbeat.model.flow import OnError
+
+if TYPE_CHECKING:
+    from everbeat.app import Everbeat
+    from everbeat.task import Sender, Task
+    from everbeat.workflow_handle import WorkflowHandle
+
+Join = Literal["all", "any", "quorum"]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A test of the result of a node: data, never code."""
+
+    node: "Node"
+    among: tuple[Any, ...]
+
+
+class Node:
+    """A step of a workflow. Made by `Workflow.add` and `Workflow.map`."""
+
+    def __init__(
+        self, flow: "Workflow", what: "Task[..., Any] | Sender[..., Any] | Workflow", args: tuple[Any, ...],
+        kwargs: dict[str, Any], *, over: "Node | None", after: Iterable["Node"], join: str, min_success: int | None,
+        allow_failed: bool, when: Condition | Iterable[Condition] | None,
+        unless: Condition | Iterable[Condition] | None,
+    ) -> None:  # fmt: skip
+        self.flow = flow
+        self.name = ""
+        self.what = what
+        self.args = args
+        self.kwargs = kwargs
+        self.over = over
+        self.order: list[Node] = list(after)
+        self.join = join
+        self.min_success = min_success
+        self.allow_failed = allow_failed
+        self.when = _conditions(when)
+        self.unless = _conditions(unless)
+
+    def __repr__(self) -> str:
+        return f"<node {self.name} of {self.flow.name}>"
+
+    def named(self, name: str) -> "Node":
+        """Give it another name than that of its task. Names are unique in a workflow."""
+        self.name = name
+        return self
+
+    def after(self, *nodes: "Node") -> "Node":
+        """Wait for these, too, without their results."""
+        self.order += nodes
+        return self
+
+    def result_is(self, value: Any) -> Condition:
+        """For `when=` and `unless=`: it has completed, and its result is this JSON value."""
+        return Condition(self, (value,))
+
+    def result_in(self, values: Iterable[Any]) -> Condition:
+        """For `when=` and `unless=`: it has completed, and its result is one of these JSON values."""
+        return Condition(self, tuple(values))
+
+
+class Workflow:
+    """`on_error`: what a failed node means. FAIL: what does not depend on it still runs, then the workflow is FAILED.
+    PAUSE: nothing new starts until `resume()` or `retry_failed()`. CONTINUE: the workflow completes all the same.
+
+    `success`: the nodes that must complete for COMPLETED, whatever becomes of the others. `output`: the node, or nodes,
+    whose results are that of the workflow; those that nobody waits for if it is left out. Both may be set later.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        on_error: OnError | str = OnError.FAIL,
+        success: Sequence[Node] | None = None,
+        output: Node | Sequence[Node] | None = None,
+    ) -> None:
+        problem = name_problem(name, "workflow name")
+        if problem is not None:
+            raise ValueError(problem)
+        self.name = name
+        self.on_error = OnError(on_error)
+        self.success = success
+        self.output = output
+        self.nodes: list[Node] = []
+        self._taken: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name}, {len(self.nodes)} nodes>"
+
+    def add(
+        self,
+        task: "Task[..., Any] | Sender[..., Any] | Workflow",
+        /,
+        *args: Any,
+        after: Iterable[Node] = (),
+        join: Join = "all",
+        min_success: int | None = None,
+        allow_failed: bool = False,
+        when: Condition | Iterable[Condition] | None = None,
+        unless: Condition | Iterable[Condition] | None = None,
+        **kwargs: Any,
+    ) -> Node:
+        """Add a call of a task, `task.options(...)`, or a whole workflow. Nodes among the arguments, also in lists and
+        dicts, are their results.
+
+        `join`: it starts when `all` its inputs have completed, `any` one of them, or a `quorum` of `min_success`.
+        `allow_failed`: it starts when all have ended, and receives failures as `NodeFailure` values.
+        """
+        return self._add(
+            Node(
+                self, task, args, kwargs, over=None, after=after, join=join, min_success=min_success,
+                allow_failed=allow_failed, when=when, unless=unless,
+            )
+        )  # fmt: skip
+
+    def map(
+        self,
+        task: "Task[..., Any] | Sender[..., Any]",
+        /,
+        *args: Any,
+        over: Node,
+        after: Iterable[Node] = (),
+        when: Condition | Iterable[Condition] | None = None,
+        unless: Condition | Iterable[Condition] | None = None,
+        **kwargs: Any,
+    ) -> Node:
+        """Run the task once for each element of the list that `over` results in: the element comes first, then these
+        arguments. The result is the list of results, in order."""
+        return self._add(
+            Node(
+                self, task, args, kwargs, over=over, after=after, join="all", min_success=None, allow_failed=False,
+                when=when, unless=unless,
+            )
+        )  # fmt: skip
+
+    def start(self, app: "Everbeat", id: str | None = None) -> "WorkflowHandle":
+        """Store it and begin. WorkflowInvalid with everything that is wrong with it; then nothing is stored.
+
+        With an `id`, the same workflow again is the one that was started before; another one is a WorkflowConflict.
+        """
+        from everbeat.workflow_handle import started
+        from everbeat.workflow_plan import plan
+
+        return started(app, plan(self, app, id=id))
+
+    async def astart(self, app: "Everbeat", id: str | None = None) -> "WorkflowHandle":
+        return await asyncio.to_thread(self.start, app, id)
+
+    def problems(self, app: "Everbeat") -> list[str]:
+        """All that `start` would refuse it for."""
+        from everbeat.workflow_plan import problems_of
+
+        return problems_of(self, app)
+
+    def text(self) -> str:
+        """The graph, one line for each node."""
+        from everbeat.report.graph import as_text
+
+        return as_text(self.name, _drawn(self))
+
+    def mermaid(self) -> str:
+        """The graph as a Mermaid flowchart."""
+        from everbeat.report.graph import as_mermaid
+
+        return as_mermaid(_drawn(self))
+
+    def _add(self, node: Node) -> Node:
+        short = getattr(getattr(node.what, "task", node.what), "name", "node").rpartition(".")[2]
+        count = self._taken[short] = self._taken.get(short, 0) + 1
+        node.name = short if count == 1 else f"{short}-{count}"
+        self.nodes.append(node)
+        return node
+
+
+def inputs_of(node: Node) -> list[Node]:
+    """The nodes it waits for, each once: its arguments, what it runs over or is after, what its conditions ask."""
+    found = [*_nodes_in((node.args, node.kwargs)), *([node.over] if node.over is not None else []), *node.order]
+    found += [condition.node for condition in (*node.when, *node.unless) if isinstance(condition, Condition)]
+    return list(dict.fromkeys(one for one in found if isinstance(one, Node)))
+
+
+def joined_by(node: Node) -> list[Node]:
+    """Without those that only its conditions ask."""
+    asked = {condition.node for condition in (*node.when, *node.unless) if isinstance(condition, Condition)}
+    plain = {*_nodes_in((node.args, node.kwargs)), *node.order, node.over}
+    return [one for one in inputs_of(node) if one not in asked or one in plain]
+
+
+def _nodes_in(value: Any) -> list[Node]:
+    if isinstance(value, Node):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [node for part in value for node in _nodes_in(part)]
+    if isinstance(value, dict):
+        return [node for part in value.values() for node in _nodes_in(part)]
+    return []
+
+
+def _conditions(given: Condition | Iterable[Condition] | None) -> tuple[Condition, ...]:
+    if given is None:
+        return ()
+    return (given,) if isinstance(given, Condition) or not isinstance(given, Iterable) else tuple(given)
+
+
+def _drawn(flow: Workflow) -> Any:
+    from everbeat.report.graph import Drawn
+
+    def kind(node: Node) -> str:
+        return "workflow" if isinstance(node.what, Workflow) else "map" if node.over is not None else "task"
+
+    return [
+        Drawn(name=node.name, kind=kind(node), status=None, after=[one.name for one in inputs_of(node)],
+              inside=_drawn(node.what) if isinstance(node.what, Workflow) else [])
+        for node in flow.nodes
+    ]  # fmt: skip

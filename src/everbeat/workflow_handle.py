@@ -1,0 +1,227 @@
+"""The handle of a workflow that was started: how far it is, what it resulted in, and what a person may ask of it.
+
+As with tasks, waiting goes on through outages of the store, and giving up never affects the workflow.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from everbeat.config.checks import Seconds
+from everbeat.decide.splice import HOLE, elements
+from everbeat.errors import StoreUnavailable, WorkflowCancelled, WorkflowConflict, WorkflowFailed, WorkflowNotFound
+from everbeat.handle import SENDER, Patience
+from everbeat.model.flow import (
+    NewWorkflow,
+    NodeFailure,
+    NodeInfo,
+    NodeKind,
+    NodeResult,
+    NodeStatus,
+    WorkflowChange,
+    WorkflowInfo,
+    WorkflowStatus,
+)
+
+if TYPE_CHECKING:
+    from everbeat.app import Everbeat
+
+
+def started(app: "Everbeat", flows: list[NewWorkflow]) -> "WorkflowHandle":
+    """Store it and begin."""
+    root = flows[0].id
+    try:
+        stored = app.store.start_workflow(flows)
+    except StoreUnavailable as outage:
+        raise outage.while_sending([root]) from outage
+    if stored.conflict:
+        raise WorkflowConflict(root)
+    return WorkflowHandle(app, root, created=stored.created)
+
+
+class WorkflowHandle:
+    __slots__ = ("_app", "created", "id")
+
+    def __init__(self, app: "Everbeat", workflow_id: str, *, created: bool) -> None:
+        self._app = app
+        self.id = workflow_id
+        self.created = created
+        """This call stored the workflow. False: it was there before, or the handle was made from an id."""
+
+    def __repr__(self) -> str:
+        return f"<handle of workflow {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WorkflowHandle) and (self.id, self._app) == (other.id, other._app)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def status(self) -> WorkflowStatus:
+        return self.info().status
+
+    def info(self) -> WorkflowInfo:
+        store = self._app.store
+        info = store.workflow(self.id)
+        if info is None:
+            raise WorkflowNotFound(self.id, where=store.location)
+        return info
+
+    def nodes(self) -> list[NodeInfo]:
+        """Its nodes in the order in which they were added: status, times, attempts, errors."""
+        self.info()
+        return self._app.store.workflow_nodes(self.id)
+
+    def results(self) -> dict[str, Any]:
+        """What the nodes that have completed resulted in, by their names."""
+        self.info()
+        found = self._app.store.workflow_results(self.id, outputs_only=False)
+        return {one.name: _read(self._app, one) for one in found if one.status is NodeStatus.COMPLETED}
+
+    def result(self, timeout: Seconds | None = None) -> Any:
+        """What the workflow resulted in: the result of its output, or of the node that nobody waits for; a dict by
+        names where there are several. None waits without limit, 0 does not wait. A paused workflow is waited for.
+
+        Raises WorkflowFailed (a TaskFailed) with the node that caused it, WorkflowCancelled, ResultTimeout or
+        WorkflowNotFound.
+        """
+        patience = Patience(self.id, timeout)
+        while True:
+            try:
+                ended = self._app.store.wait_workflow(self.id, patience.left())
+                if ended is None:
+                    raise patience.timeout()
+                return self._outcome(ended)
+            except StoreUnavailable as outage:
+                time.sleep(patience.pause(outage))
+
+    async def aresult(self, timeout: Seconds | None = None) -> Any:
+        """`result`, without holding a thread while it waits."""
+        patience = Patience(self.id, timeout)
+        while True:
+            try:
+                store = await asyncio.to_thread(self._app.open)
+                ended = await store.await_workflow(self.id, patience.left())
+                if ended is None:
+                    raise patience.timeout()
+                return await asyncio.to_thread(self._outcome, ended)
+            except StoreUnavailable as outage:
+                await asyncio.sleep(patience.pause(outage))
+
+    # -- asking for something -----------------------------------------------------------------------------------------
+
+    def pause(self) -> bool:
+        """Start nothing more, here and in what is nested, until `resume()`. What runs goes on. False: it does not
+        run."""
+        return self._change(WorkflowChange.PAUSE)
+
+    def resume(self) -> bool:
+        """Go on. Nodes that failed stay failed. False: it is not paused."""
+        return self._change(WorkflowChange.RESUME)
+
+    def cancel(self) -> bool:
+        """End it, and what is nested in it: what has not begun never will, what runs is asked to stop. False: it had
+        ended before."""
+        return self._change(WorkflowChange.CANCEL)
+
+    def retry_failed(self) -> bool:
+        """Run the failed nodes again, and go on. False: none failed, or it was cancelled."""
+        return self._change(WorkflowChange.RETRY)
+
+    async def astatus(self) -> WorkflowStatus:
+        return await asyncio.to_thread(self.status)
+
+    async def ainfo(self) -> WorkflowInfo:
+        return await asyncio.to_thread(self.info)
+
+    async def anodes(self) -> list[NodeInfo]:
+        return await asyncio.to_thread(self.nodes)
+
+    async def aresults(self) -> dict[str, Any]:
+        return await asyncio.to_thread(self.results)
+
+    async def apause(self) -> bool:
+        return await asyncio.to_thread(self.pause)
+
+    async def aresume(self) -> bool:
+        return await asyncio.to_thread(self.resume)
+
+    async def acancel(self) -> bool:
+        return await asyncio.to_thread(self.cancel)
+
+    async def aretry_failed(self) -> bool:
+        return await asyncio.to_thread(self.retry_failed)
+
+    def _change(self, change: WorkflowChange) -> bool:
+        changed = self._app.store.change_workflow(change, self.id, actor=SENDER)
+        if not changed:
+            self.info()  # an id that nobody knows is an error, not a workflow that the order does not fit
+        return changed
+
+    def _outcome(self, ended: WorkflowInfo) -> Any:
+        if ended.status is WorkflowStatus.CANCELLED:
+            raise WorkflowCancelled(self.id)
+        if ended.status is WorkflowStatus.FAILED:
+            raise self._failure(ended)
+        outputs = self._app.store.workflow_results(self.id, outputs_only=True)
+        if len(outputs) != 1:
+            return {one.name: _read(self._app, one) for one in outputs}
+        (only,) = outputs
+        if only.status in (NodeStatus.FAILED, NodeStatus.CANCELLED):
+            raise _failed_at(self.id, only)
+        return _read(self._app, only)
+
+    def _failure(self, ended: WorkflowInfo) -> WorkflowFailed:
+        nodes = self._app.store.workflow_results(self.id, outputs_only=False)
+        causes = [one for one in nodes if one.name == ended.error_node]
+        if causes:
+            return _failed_at(self.id, causes[0])
+        missing = [f"{one.name} is {one.status}" for one in nodes if one.status is not NodeStatus.COMPLETED]
+        said = f"nodes that must complete did not: {', '.join(missing[:10])}"
+        return WorkflowFailed(
+            workflow_id=self.id, node=ended.error_node, task_id=None, message=ended.error_message or said,
+            error_code=ended.error_code or "SUCCESS_NOT_MET",
+        )  # fmt: skip
+
+
+def _failed_at(workflow_id: str, node: NodeResult) -> WorkflowFailed:
+    return WorkflowFailed(
+        workflow_id=workflow_id, node=node.name, task_id=node.task_id, error_code=node.error_code or "UNKNOWN",
+        message=node.error_message or "the store has no details", exception_type=node.exception_type,
+        traceback=node.traceback, attempt=node.attempt,
+    )  # fmt: skip
+
+
+def _read(app: "Everbeat", node: NodeResult) -> Any:
+    """Its result; a failure as a value; None for what was not needed."""
+    if node.status is NodeStatus.COMPLETED:
+        plain = {"map" if node.kind is NodeKind.MAP else "task": node.task_name}
+        return _value(app, json.loads(node.shape) if node.shape else plain, node.result)
+    if node.status in (NodeStatus.FAILED, NodeStatus.CANCELLED):
+        return NodeFailure(
+            node=node.name, status=node.status, error_code=node.error_code or "UNKNOWN",
+            message=node.error_message or "", task_id=node.task_id,
+        )  # fmt: skip
+    return None
+
+
+def _value(app: "Everbeat", shape: Mapping[str, Any], raw: bytes | None) -> Any:
+    if raw is None:
+        return None
+    if "workflow" in shape:
+        inside = shape["workflow"]
+        if len(inside) == 1:
+            return None if raw == HOLE else _value(app, next(iter(inside.values())), raw)
+        members = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        return {
+            name: None if bytes(members[name]) == HOLE else _value(app, one, bytes(members[name]))
+            for name, one in inside.items()
+        }
+    decode = app.decoder_for(shape.get("task") or shape["map"])
+    return [decode(one) for one in elements(raw)] if "map" in shape else decode(raw)

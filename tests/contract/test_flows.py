@@ -1,0 +1,488 @@
+"""Workflows in the store: an outcome and all that follows from it are one commit."""
+
+import json
+import random
+
+import pytest
+from tests.conftest import OpenStore
+from tests.flow_words import CANCEL, FAIL, begin, diamond, end, graph, play, state, states, take
+from tests.words import (
+    a_policy,
+    a_room,
+    a_task,
+    abandoned,
+    carry_out,
+    claim_alone,
+    completed,
+    recover,
+    register,
+    requeue,
+    settle,
+    start,
+    succeeded,
+)
+
+from everbeat.model import event
+from everbeat.model.flow import ITEM, NewWorkflow, NodeKind, NodeStatus, OnError, WorkflowChange, WorkflowStatus
+from everbeat.model.order import Order
+from everbeat.model.recovery import Verdict
+from everbeat.model.state import Change
+from everbeat.store.interface import Ending, Flush, Store
+
+N, W = NodeStatus, WorkflowStatus
+
+
+@pytest.fixture(autouse=True)
+def worker(store: Store) -> str:
+    return register(store, "w1")
+
+
+def args_of(store: Store, node: str) -> object:
+    return json.loads(take(store)[node].args)
+
+
+# -- one after the other ----------------------------------------------------------------------------------------------
+
+
+def test_a_diamond_runs_in_its_order_and_completes_with_its_last_node(store: Store) -> None:
+    begin(store, diamond())
+
+    assert play(store) == ["a", "b", "c", "d"]
+    assert state(store) is W.COMPLETED
+    assert set(states(store).values()) == {N.COMPLETED}
+
+
+def test_what_follows_is_ready_for_the_flush_that_settled_its_input(store: Store) -> None:
+    begin(store, graph(a="", b="a"))
+    (first,) = take(store).values()
+
+    flushed = store.flush(Flush(worker_id="w1", endings=[Ending(claim=first, verdict=completed())], room=a_room(1)))
+
+    assert [claim.id for claim in flushed.claims] == ["flow:b"]
+
+
+def test_results_are_put_into_arguments_where_they_belong(store: Store) -> None:
+    template = b'{"rows":[null,null],"text":"null","plain":null}'
+    facts = {"d": {"args": template, "references": ((9, 1), (14, 2))}}
+    begin(store, diamond(nodes=facts))
+    end(store, take(store)["a"])
+    sides = take(store)
+    end(store, sides["b"], outcome=b'{"x":[1,"]"]}')
+    end(store, sides["c"], outcome=b"null")
+
+    assert args_of(store, "d") == {"rows": [{"x": [1, "]"]}, None], "text": "null", "plain": None}
+
+
+def test_a_task_that_runs_again_gets_the_same_arguments(store: Store) -> None:
+    begin(store, graph(a="", b="a", nodes={"b": {"args": b'{"n":null}', "references": ((5, 0),)}}))
+    end(store, take(store)["a"], outcome=b"41")
+    first = take(store)["b"]
+    requeue(store, first)
+
+    assert args_of(store, "b") == {"n": 41}
+
+
+def test_references_that_make_no_sense_fail_in_the_process_and_harm_nobody_else(store: Store) -> None:
+    begin(store, graph(a="", b="a", nodes={"b": {"args": b'{"n":1}', "references": ((5, 0),)}}))
+    end(store, take(store)["a"])
+    store.enqueue([a_task(id="x:plain")])
+
+    taken = take(store)
+
+    assert (taken["b"].args, taken["plain"].args) == (b"", b"[1,2]")
+
+
+def test_the_same_id_is_the_same_workflow_and_another_content_is_refused(store: Store) -> None:
+    begin(store, NewWorkflow(**_facts(diamond(), digest="one")))
+
+    again = store.start_workflow([NewWorkflow(**_facts(diamond(), digest="one"))])
+    other = store.start_workflow([NewWorkflow(**_facts(graph(z=""), digest="two"))])
+
+    assert (again.created, again.conflict, other.created, other.conflict) == (False, False, False, True)
+    assert play(store) == ["a", "b", "c", "d"]
+
+
+def _facts(flow: NewWorkflow, **more: object) -> dict[str, object]:
+    return {slot: getattr(flow, slot) for slot in flow.__slots__} | more
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_on_error_fail_runs_what_does_not_depend_on_the_failure_and_then_fails(store: Store) -> None:
+    begin(store, graph(a="", b="a", c="b", x="", y="x"))
+
+    assert sorted(play(store, {"a": FAIL})) == ["a", "x", "y"]
+    assert states(store) == {"a": N.FAILED, "b": N.SKIPPED, "c": N.SKIPPED, "x": N.COMPLETED, "y": N.COMPLETED}
+    info = store.workflow("flow")
+    assert info is not None
+    assert (info.status, info.error_node, info.error_code) == (W.FAILED, "a", "UNHANDLED_EXCEPTION")
+
+
+def test_on_error_continue_completes_all_the_same(store: Store) -> None:
+    begin(store, graph(a="", b="a", x="", on_error=OnError.CONTINUE))
+    play(store, {"a": FAIL})
+
+    assert state(store) is W.COMPLETED
+    assert states(store) == {"a": N.FAILED, "b": N.SKIPPED, "x": N.COMPLETED}
+
+
+def test_on_error_pause_starts_nothing_new_until_it_is_resumed(store: Store) -> None:
+    begin(store, graph(a="", b="a", x="", y="x", on_error=OnError.PAUSE))
+    taken = take(store)
+    end(store, taken["a"], outcome=FAIL)
+    end(store, taken["x"])
+
+    assert (state(store), take(store)) == (W.PAUSED, {})
+    assert states(store)["y"] is N.READY
+    assert store.change_workflow(WorkflowChange.RESUME, "flow", actor="me")
+    assert play(store) == ["y"]
+    assert state(store) is W.FAILED
+
+
+def test_a_pause_by_the_last_node_waits_for_a_person(store: Store) -> None:
+    begin(store, graph(a="", on_error=OnError.PAUSE))
+    play(store, {"a": FAIL})
+    assert state(store) is W.PAUSED
+
+    store.change_workflow(WorkflowChange.RETRY, "flow", actor="me")
+
+    assert play(store) == ["a"]
+    assert state(store) is W.COMPLETED
+
+
+def test_a_success_policy_asks_for_its_nodes_and_no_others(store: Store) -> None:
+    begin(store, graph("met", a="", b="", success=(1,)))
+    begin(store, graph("unmet", a="", b="", success=(0,)))
+    play(store, {"a": FAIL})
+
+    assert (state(store, "met"), state(store, "unmet")) == (W.COMPLETED, W.FAILED)
+
+
+def test_a_node_that_allows_failures_receives_them_as_values(store: Store) -> None:
+    facts = {"c": {"allow_failed": True, "args": b'{"rows":[null,null]}', "references": ((9, 0), (14, 1))}}
+    begin(store, graph(a="", b="", c="a b", nodes=facts))
+    taken = take(store)
+    end(store, taken["a"], outcome=FAIL)
+    end(store, taken["b"], outcome=b"7")
+
+    rows = args_of(store, "c")["rows"]  # type: ignore[index]
+
+    assert rows[0] == {"node": "a", "status": "FAILED", "error_code": "UNHANDLED_EXCEPTION", "message": "it broke",
+                       "task_id": "flow:a"}  # fmt: skip
+    assert rows[1] == 7
+
+
+@pytest.mark.parametrize("way", ["expired", "unknown", "cancelled", "failed by hand", "abandoned"])
+def test_whatever_ends_a_task_ends_its_node(store: Store, way: str) -> None:
+    facts = {"a": {"good_until": 1}} if way == "expired" else {}
+    begin(store, graph(a="", b="a", nodes=facts))
+    match way:
+        case "expired":
+            store.expire(settle_us=0)
+        case "unknown":
+            register(store, "w1b", task_names=("nothing",))
+            store.retire("w1")
+            store.refuse_unknown(after_us=0, gap_us=10**12)
+            store.refuse_unknown(after_us=0, gap_us=10**12)
+        case "cancelled":
+            carry_out(store, Order.CANCEL, "flow:a")
+        case "failed by hand":
+            carry_out(store, Order.FAIL, "flow:a")
+        case "abandoned":
+            recover(store, take(store)["a"], abandoned())
+
+    assert states(store)["a"] in (N.FAILED, N.CANCELLED)
+    assert (states(store)["b"], state(store)) == (N.SKIPPED, W.FAILED)
+
+
+def test_an_adopted_result_lets_its_workflow_go_on(store: Store) -> None:
+    begin(store, graph(a="", b="a"))
+    first = take(store)["a"]
+    requeue(store, first)
+
+    settle(store, first, completed(), outcome=succeeded())
+
+    assert play(store) == ["b"]
+
+
+def test_a_late_result_that_a_person_accepts_reopens_what_was_given_up(store: Store) -> None:
+    begin(store, graph(a="", b="a"))
+    first = take(store)["a"]
+    carry_out(store, Order.FAIL, "flow:a")
+    assert state(store) is W.FAILED
+
+    settle(store, first, completed(), outcome=succeeded())
+    assert store.accept("flow:a", actor="me")
+
+    assert play(store) == ["b"]
+    assert state(store) is W.COMPLETED
+
+
+# -- joins and conditions ---------------------------------------------------------------------------------------------
+
+
+def test_any_starts_with_the_first_result_and_once(store: Store) -> None:
+    begin(store, graph(a="", b="", c="", j="a b c", nodes={"j": {"needed": 1}}))
+    taken = take(store)
+    end(store, taken["b"], outcome=FAIL)
+    assert take(store) == {}
+    end(store, taken["a"])
+    joined = take(store)
+    end(store, taken["c"])
+
+    assert list(joined) == ["j"]
+    assert take(store) == {}
+    end(store, joined["j"])
+    assert state(store) is W.COMPLETED
+
+
+def test_a_quorum_that_can_not_be_met_fails_at_once(store: Store) -> None:
+    begin(store, graph(a="", b="", c="", j="a b c", nodes={"j": {"needed": 2}}))
+    taken = take(store)
+    end(store, taken["a"], taken["b"], outcome=FAIL)
+
+    assert states(store)["j"] is N.FAILED
+    end(store, taken["c"])
+    info = store.workflow("flow")
+    assert info is not None
+    assert (info.status, info.error_node, info.error_code) == (W.FAILED, "j", "JOIN_NOT_MET")
+
+
+@pytest.mark.parametrize(("result", "runs"), [(b'"yes"', "yes"), (b'"no"', "no"), (b"true", "no")])
+def test_conditions_choose_a_branch_and_any_joins_them_again(store: Store, result: bytes, runs: str) -> None:
+    is_yes = {"node": 0, "in": ["yes", 1]}
+    facts = {
+        "yes": {"condition": json.dumps({"when": [is_yes]})},
+        "no": {"condition": json.dumps({"unless": [is_yes]})},
+        "after": {"needed": 1},
+    }
+    begin(store, graph(ask="", yes="ask", no="ask", after="yes no", nodes=facts))
+
+    assert play(store, {"ask": result}) == ["ask", runs, "after"]
+    assert state(store) is W.COMPLETED
+
+
+def test_what_waits_for_a_skipped_node_is_skipped_without_an_error(store: Store) -> None:
+    facts = {"b": {"condition": json.dumps({"when": [{"node": 0, "in": [1]}]})}}
+    begin(store, graph(a="", b="a", c="b", nodes=facts))
+    play(store, {"a": b"2"})
+
+    assert states(store) == {"a": N.COMPLETED, "b": N.SKIPPED, "c": N.SKIPPED}
+    assert state(store) is W.COMPLETED
+
+
+def test_the_last_two_inputs_of_a_join_in_one_flush_or_by_two_workers_make_one_join(open_store: OpenStore) -> None:
+    stores = [open_store(), open_store()]
+    register(stores[1], "w2")
+    order = random.Random(6)
+    for number in range(30):
+        name = f"flow{number}"
+        begin(stores[0], graph(name, a="", b="", j="a b"))
+        first, second = take(stores[0], "w1", 1), take(stores[1], "w2", 1)
+        ends = [(stores[0], first), (stores[1], second)]
+        order.shuffle(ends)
+        for store, taken in ends:
+            end(store, *taken.values())
+        joined = [*take(stores[0], "w1"), *take(stores[1], "w2")]
+
+        assert joined == ["j"]
+
+
+# -- maps and nested workflows ----------------------------------------------------------------------------------------
+
+
+def mapped(**facts: object) -> NewWorkflow:
+    over = {"kind": NodeKind.MAP, "task_id": None, "child_id": "inside:", "over": 0, "args": b'{"x":null,"k":null}',
+            "references": ((5, ITEM), (14, 1))}  # fmt: skip
+    last = {"args": b'{"all":null}', "references": ((7, 2),)}
+    return graph(a="", k="", m="a k", z="m", nodes={"m": over, "z": last}, **facts)  # type: ignore[arg-type]
+
+
+def test_a_map_runs_over_what_is_known_only_then_and_results_in_a_list(store: Store) -> None:
+    begin(store, mapped())
+    taken = take(store)
+    end(store, taken["a"], outcome=b'[10,{"y":2},"three"]')
+    end(store, taken["k"], outcome=b"5")
+
+    items = take(store)
+    assert [json.loads(claim.args) for claim in items.values()] == [
+        {"x": 10, "k": 5}, {"x": {"y": 2}, "k": 5}, {"x": "three", "k": 5},
+    ]  # fmt: skip
+    for number, claim in enumerate(items.values()):
+        end(store, claim, outcome=str(number).encode())
+    assert args_of(store, "z") == {"all": [0, 1, 2]}
+
+
+@pytest.mark.parametrize(("result", "status"), [(b"[]", N.COMPLETED), (b'{"no":"list"}', N.FAILED)])
+def test_a_map_over_nothing_is_empty_and_over_no_list_fails(store: Store, result: bytes, status: NodeStatus) -> None:
+    begin(store, mapped())
+    play(store, {"a": result})
+
+    assert states(store)["m"] is status
+    assert state(store) is (W.COMPLETED if status is N.COMPLETED else W.FAILED)
+
+
+def nested(**facts: object) -> list[NewWorkflow]:
+    """a, then [b, c] of a workflow of its own, then d."""
+    outer = graph(a="", inner="a", d="inner",
+                  nodes={"inner": {"kind": NodeKind.WORKFLOW, "task_id": None, "child_id": "inner"}})  # fmt: skip
+    inner = graph("inner", b="", c="b", **facts)  # type: ignore[arg-type]
+    return [outer, NewWorkflow(**_facts(inner, parent_id="flow", parent_node=1))]  # type: ignore[arg-type]
+
+
+def test_a_nested_workflow_is_a_node_of_the_one_around_it(store: Store) -> None:
+    begin(store, *nested())
+    assert state(store, "inner") is W.PENDING
+
+    assert play(store) == ["a", "b", "c", "d"]
+    assert (state(store), state(store, "inner")) == (W.COMPLETED, W.COMPLETED)
+
+
+def test_the_failure_of_a_nested_workflow_is_that_of_its_node(store: Store) -> None:
+    begin(store, *nested())
+    play(store, {"c": FAIL})
+
+    info = store.workflow("flow")
+    assert info is not None
+    assert (info.status, info.error_node, info.error_message) == (W.FAILED, "inner", "c: it broke")
+    assert states(store)["d"] is N.SKIPPED
+
+
+# -- by a person ------------------------------------------------------------------------------------------------------
+
+
+def change(store: Store, what: WorkflowChange, id: str = "flow") -> bool:
+    return store.change_workflow(what, id, actor="me")
+
+
+def test_a_paused_node_never_starts_and_runs_once_after_the_resume(store: Store) -> None:
+    begin(store, graph(a="", b="a", c=""))
+    running = take(store, places=1)["a"]
+    assert change(store, WorkflowChange.PAUSE)
+    assert not change(store, WorkflowChange.PAUSE)
+    assert take(store) == {}
+    end(store, running, outcome=Verdict(change=Change.RETRY, error=None, reason="again"))
+    assert take(store) == {}
+
+    assert change(store, WorkflowChange.RESUME)
+    assert sorted(play(store)) == ["a", "b", "c"]
+    assert state(store) is W.COMPLETED
+
+
+def test_a_claimed_task_is_taken_back_by_a_pause_before_its_code_begins(store: Store) -> None:
+    begin(store, graph(a="", nodes={"a": {"task_name": "later", "policy": a_policy(isolated=True)}}))
+    claimed = claim_alone(store)
+    change(store, WorkflowChange.PAUSE)
+
+    assert start(store, claimed).started == []
+    change(store, WorkflowChange.RESUME)
+    assert claim_alone(store).id == "flow:a"
+
+
+def test_a_pause_frees_exclusive_keys_and_a_resume_stands_in_line_again(store: Store) -> None:
+    begin(store, graph(a="", nodes={"a": {"exclusive_key": "k"}}))
+    store.enqueue([a_task(id="x:other", exclusive_key="k")])
+    change(store, WorkflowChange.PAUSE)
+
+    other = take(store)
+    assert list(other) == ["other"]
+    change(store, WorkflowChange.RESUME)
+    assert take(store) == {}
+    end(store, *other.values())
+    assert list(take(store)) == ["a"]
+
+
+def test_pause_resume_and_cancel_act_on_what_is_nested(store: Store) -> None:
+    begin(store, *nested())
+    end(store, take(store)["a"])
+    change(store, WorkflowChange.PAUSE)
+    assert (state(store, "inner"), take(store)) == (W.PAUSED, {})
+    change(store, WorkflowChange.RESUME)
+    running = take(store)["b"]
+
+    assert change(store, WorkflowChange.CANCEL)
+    assert (state(store), state(store, "inner")) == (W.CANCELLED, W.CANCELLED)
+    end(store, running)
+    assert (state(store), state(store, "inner")) == (W.CANCELLED, W.CANCELLED)
+    assert states(store) == {"a": N.COMPLETED, "inner": N.CANCELLED, "d": N.CANCELLED}
+    assert states(store, "inner") == {"b": N.COMPLETED, "c": N.CANCELLED}
+
+
+def test_a_cancelled_workflow_stays_cancelled(store: Store) -> None:
+    begin(store, graph(a="", b="a"))
+    running = take(store)["a"]
+    change(store, WorkflowChange.CANCEL)
+    assert store.cancel_requests("w1") == [(running.seq, running.fence)]
+    end(store, running, outcome=CANCEL)
+
+    assert not change(store, WorkflowChange.RESUME)
+    assert not change(store, WorkflowChange.RETRY)
+    assert carry_out(store, Order.RETRY, "flow:a") == []
+    assert (state(store), take(store)) == (W.CANCELLED, {})
+
+
+@pytest.mark.parametrize("by", ["workflow", "task"])
+def test_a_retry_runs_what_failed_and_what_was_given_up_and_nothing_else(store: Store, by: str) -> None:
+    begin(store, graph(a="", b="a", c="b", x=""))
+    play(store, {"b": FAIL})
+    assert state(store) is W.FAILED
+
+    if by == "workflow":
+        assert change(store, WorkflowChange.RETRY)
+    else:
+        carry_out(store, Order.RETRY, "flow:b")
+
+    assert state(store) is W.RUNNING
+    assert play(store) == ["b", "c"]
+    assert state(store) is W.COMPLETED
+    assert not change(store, WorkflowChange.RETRY)
+
+
+def test_a_retry_reaches_into_what_is_nested_and_up_again(store: Store) -> None:
+    begin(store, *nested())
+    play(store, {"c": FAIL})
+
+    assert change(store, WorkflowChange.RETRY)
+
+    assert play(store) == ["c", "d"]
+    assert (state(store), state(store, "inner")) == (W.COMPLETED, W.COMPLETED)
+
+
+def test_a_retry_of_a_map_runs_the_elements_that_failed(store: Store) -> None:
+    begin(store, mapped())
+    taken = take(store)
+    end(store, taken["a"], outcome=b"[1,2]")
+    end(store, taken["k"])
+    first, second = take(store).values()
+    end(store, first, outcome=b"1")
+    end(store, second, outcome=FAIL)
+    assert state(store) is W.FAILED
+
+    change(store, WorkflowChange.RETRY)
+
+    assert play(store) == [".1", "z"]
+    assert state(store) is W.COMPLETED
+
+
+def test_changes_are_announced(store: Store) -> None:
+    begin(store, graph(a="", b="a"))
+    change(store, WorkflowChange.PAUSE)
+    change(store, WorkflowChange.RESUME)
+    play(store, {"a": FAIL})
+    change(store, WorkflowChange.RETRY)
+    play(store)
+
+    told = [one.name for one in store.events() if one.name.startswith("workflow.")]
+    assert told == [event.WORKFLOW_PAUSED, event.WORKFLOW_RESUMED, event.WORKFLOW_FAILED, event.WORKFLOW_RETRIED,
+                    event.WORKFLOW_COMPLETED]  # fmt: skip
+
+
+def test_what_a_live_workflow_needs_is_neither_purged_nor_erased(store: Store) -> None:
+    begin(store, graph(a="", b="a"))
+    end(store, take(store)["a"])
+
+    assert carry_out(store, Order.PURGE, "flow:a") == carry_out(store, Order.ERASE, "flow:a") == []
+    play(store)
+    assert carry_out(store, Order.ERASE, "flow:a") == ["flow:a"]
+    assert carry_out(store, Order.PURGE, "flow:b") == ["flow:b"]
