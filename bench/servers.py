@@ -196,10 +196,10 @@ class Servers:
             server: Server = {"postgresql": Postgres, "redis": Redis}[kind]()
             try:
                 server.start()
-            except NotInstalled as error:
+            except (NotInstalled, OSError) as error:
                 self._failed[kind] = str(error)
                 server.stop()
-                raise
+                raise NotInstalled(str(error)) from error
             self._running[kind] = server
         return self._running[kind]
 

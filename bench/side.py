@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.environments import ROOT, NotInstalled, environment, version_of
 from bench.limit import sqlite
@@ -125,7 +126,9 @@ def run_json(words: Sequence[str | Path], surroundings: dict[str, str]) -> dict[
     if process.returncode:
         last = [line for line in complaints.splitlines() if line.strip()] or ["no word"]
         raise Unmeasured(f"ended with {process.returncode}: {last[-1]}")
-    found: dict[str, list[float]] = json.loads(said.strip().splitlines()[-1])
+    found: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
+    if "error" in found:
+        raise Unmeasured(found["error"])
     return found
 
 

@@ -45,15 +45,16 @@ def enqueue(peer: ModuleType, kind: str, count: int) -> dict[str, list[float]]:
 
 def drain(peer: ModuleType, kind: str, count: int) -> dict[str, list[float]]:
     """From the first begin of a task to the last completion in the store."""
-    sent_while_working = getattr(peer, "LISTENS_ONLY", False)
-    if not sent_while_working:
+    listens_only, before = getattr(peer, "LISTENS_ONLY", False), 0
+    if not listens_only:
         _send_many(peer, kind, count)
-    with _worker(peer, kind):
-        if sent_while_working:
-            _await_worker(peer)
-            kit.FIRST.unlink(missing_ok=True)
+    with _worker(peer, kind) as process:
+        if listens_only:
+            _await_worker(peer, process)
+            time.sleep(1)
+            before = peer.finished(count)
             _send_many(peer, kind, count)
-        kit.until(lambda: peer.finished(count) >= count, seconds=DRAIN_SECONDS, every=0.02)
+        kit.until(lambda: peer.finished(count) - before >= count, worker=process, seconds=DRAIN_SECONDS, every=0.02)
         ended = time.monotonic_ns()
     first = kit.stamp_of(kit.FIRST)
     assert first is not None
@@ -63,13 +64,13 @@ def drain(peer: ModuleType, kind: str, count: int) -> dict[str, list[float]]:
 def latency(peer: ModuleType, kind: str, count: int) -> dict[str, list[float]]:
     """Milliseconds on an idle worker: to the begin of a task, and to its result."""
     found: dict[str, list[float]] = {"latency.pickup": []}
-    with _worker(peer, kind):
-        _await_worker(peer)
+    with _worker(peer, kind) as process:
+        _await_worker(peer, process)
         for number in range(WARM_UP + count):
             path = kit.DIRECTORY / f"pickup-{number}"
             sent = time.monotonic_ns()
             peer.send_stamp(str(path))
-            kit.until(lambda path=path: kit.stamp_of(path), seconds=30)
+            kit.until(lambda path=path: kit.stamp_of(path), worker=process, seconds=30)
             found["latency.pickup"].append(((kit.stamp_of(path) or 0) - sent) / 1e6)
             time.sleep(0.02)
         if hasattr(peer, "results"):
@@ -81,7 +82,7 @@ def latency(peer: ModuleType, kind: str, count: int) -> dict[str, list[float]]:
 def idle(peer: ModuleType, kind: str, count: int) -> dict[str, list[float]]:
     """Of a worker that has run one task: memory in MB, percent of one processor over so many seconds."""
     with _worker(peer, kind) as process:
-        _await_worker(peer)
+        _await_worker(peer, process)
         time.sleep(2)
         before = sum(map(_cpu, _family(process.pid)))
         time.sleep(count)
@@ -93,7 +94,7 @@ def _send_many(peer: ModuleType, kind: str, count: int) -> None:
     getattr(peer, "send_bulk", peer.send)(kind, count)
 
 
-def _await_worker(peer: ModuleType) -> None:
+def _await_worker(peer: ModuleType, process: "subprocess.Popen[bytes]") -> None:
     """Until it has run a task. Sent again and again: some take nothing that was sent before they listened."""
     give_up = time.monotonic() + READY_SECONDS
     number = 0
@@ -102,7 +103,7 @@ def _await_worker(peer: ModuleType) -> None:
         number += 1
         peer.send_stamp(str(path))
         try:
-            kit.until(lambda path=path: kit.stamp_of(path), seconds=3)
+            kit.until(lambda path=path: kit.stamp_of(path), worker=process, seconds=3)
         except TimeoutError:
             continue
         return
@@ -153,7 +154,11 @@ def main() -> None:
     peer: Any = importlib.import_module(f"bench.peers.with_{name}")
     jobs = {"enqueue": enqueue, "drain": drain, "latency": latency, "idle": idle}
     peer.prepare()
-    print(json.dumps(jobs[job](peer, kind, int(count))))
+    try:
+        said: dict[str, Any] = jobs[job](peer, kind, int(count))
+    except (RuntimeError, TimeoutError) as error:
+        said = {"error": str(error)}
+    print(json.dumps(said))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What the adapters of all peers share. Standard library only: it is imported into each peer's environment."""
 
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,9 +35,14 @@ def stamp_of(path: Path) -> int | None:
     return int(text) if text.endswith("\n") else None
 
 
-def until(look: Callable[[], object], *, seconds: float, every: float = 0.002) -> None:
+def until(
+    look: Callable[[], object], *, worker: "subprocess.Popen[bytes]", seconds: float, every: float = 0.002
+) -> None:
+    """Gives up early if the worker has ended."""
     give_up = time.monotonic() + seconds
     while not look():
+        if worker.poll() is not None:
+            raise RuntimeError(f"the worker ended with exit code {worker.returncode}")
         if time.monotonic() > give_up:
             raise TimeoutError(f"what was waited for did not happen in {seconds:.0f} seconds")
         time.sleep(every)

@@ -48,7 +48,7 @@ def send_stamp(path: str) -> None:
 
 
 def worker(kind: str) -> list[str]:
-    return [sys.executable, str(Path(sys.executable).parent / "huey_consumer.py"), f"{__name__}.huey", "-w", WORKERS,
+    return [str(Path(sys.executable).parent / "huey_consumer"), f"{__name__}.huey", "-w", WORKERS,
             "-q"]  # fmt: skip
 
 

@@ -1,0 +1,89 @@
+"""What stands beside Everbeat: which jobs a peer gets, and that one that can not be measured stops nobody."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from bench.environments import PEERS as REQUIREMENTS
+from bench.environments import NotInstalled
+from bench.peers.catalogue import PEERS
+from bench.servers import Servers
+from bench.side import TITLES, Unmeasured, jobs, measure_floor, measure_peer, run_json
+
+HUEY = next(peer for peer in PEERS if peer.name == "huey")
+
+
+def anything(group: str) -> bool:
+    return True
+
+
+def test_every_peer_has_pinned_versions_and_an_adapter() -> None:
+    for peer in PEERS:
+        lines = (REQUIREMENTS / f"{peer.name}.txt").read_text().splitlines()
+        assert all("==" in line or "<" in line for line in lines if not line.startswith("#")), peer.name
+        assert (REQUIREMENTS.parent / f"with_{peer.name}.py").exists()
+        assert peer.quick in peer.variants
+
+
+def test_all_settings_are_drained_and_the_rest_is_measured_once() -> None:
+    made = [(job.name, job.variant, job.kind) for job in jobs(HUEY, 1.0, anything)]
+
+    assert made == [
+        ("drain", "default", "sync"),
+        ("drain", "results", "sync"),
+        ("drain", "fsync off", "sync"),
+        ("enqueue", "default", "sync"),
+        ("latency", "default", "sync"),
+        ("idle", "default", "sync"),
+    ]
+
+
+def test_only_what_is_wanted_is_measured() -> None:
+    assert {job.name for job in jobs(HUEY, 0.1, lambda group: group == "drain")} == {"drain"}
+
+
+def test_a_peer_that_can_not_be_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EVERBEAT_BENCH_CACHE", str(tmp_path / "file"))
+
+    figures, (missing,) = measure_peer(HUEY, jobs(HUEY, 0.1, anything), Servers(), lambda what: None)
+
+    assert figures == []
+    assert missing.subject == "huey"
+    assert missing.reason.startswith("could not be installed: ")
+
+
+def test_a_server_that_is_not_there_is_told_once_and_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EVERBEAT_BENCH_REDIS", str(tmp_path / "no-redis"))
+    servers = Servers()
+
+    for _ in range(2):
+        with pytest.raises(NotInstalled, match="no-redis"):
+            servers.url("redis")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import sys; sys.exit('no module')", "ended with 1: no module"),
+        ('print(\'{"error": "the worker ended"}\')', "the worker ended"),
+    ],
+)
+def test_what_a_peer_complains_of_is_kept(code: str, said: str) -> None:
+    with pytest.raises(Unmeasured, match=said):
+        run_json([sys.executable, "-c", code], {})
+
+
+def test_what_a_peer_prints_before_its_figures_does_no_harm() -> None:
+    code = "print('hello'); print('{\"drain.sync\": [1.5]}')"
+
+    assert run_json([sys.executable, "-c", code], {}) == {"drain.sync": [1.5]}
+
+
+def test_the_floor_has_a_figure_for_each_way_of_writing() -> None:
+    figures = list(measure_floor("sqlite", 0.01, Servers()))
+
+    assert {figure.key for figure in figures} == {
+        "enqueue.single", "enqueue.threads", "enqueue.bulk", "drain.sync.single", "drain.sync.frames", "drain.async",
+    }  # fmt: skip
+    assert all(min(figure.samples) > 0 and figure.key in TITLES for figure in figures)
