@@ -70,7 +70,7 @@ def test_requeue_takes_a_task_from_a_living_owner_and_says_that_it_still_runs(
     hand.complete(claim)
 
     assert (ended.code, ended.out) == (0, "1 task queued again\n")
-    assert f"task {task_id}: its run on hand goes on until it ends; its result will be refused" in ended.err
+    assert f"task {task_id}: its run on hand is told to stop; if it has a result, that is refused" in ended.err
     assert found(store, task_id).status is TaskStatus.PENDING
     shown = process("task", "show", task_id, "--json", "--db", url).json
     assert [late["has_result"] for late in shown["late_outcomes"]] == [True]

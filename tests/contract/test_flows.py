@@ -413,7 +413,7 @@ def test_a_cancelled_workflow_stays_cancelled(store: Store) -> None:
     begin(store, graph(a="", b="a"))
     running = take(store)["a"]
     change(store, WorkflowChange.CANCEL)
-    assert store.cancel_requests("w1") == [(running.seq, running.fence)]
+    assert store.ours("w1").owned == {(running.seq, running.fence): True}
     end(store, running, outcome=CANCEL)
 
     assert not change(store, WorkflowChange.RESUME)

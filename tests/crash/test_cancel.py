@@ -4,6 +4,8 @@ import pytest
 from tests.crash.yard import Yard, is_alive
 
 from everbeat import TaskCancelled, TaskStatus
+from everbeat.model.order import Order
+from everbeat.store.interface import TaskFilter
 
 
 def words_of(yard: Yard, task_id: str) -> list[str]:
@@ -165,3 +167,38 @@ def test_an_async_task_that_does_not_listen_is_killed(yard: Yard, name: str) -> 
 
     assert end_of(yard, task) == "CANCELLED"
     assert not is_alive(process)
+
+
+def take_away(yard: Yard, task_id: str, order: Order) -> None:
+    (done,) = yard.store.carry_out(order, TaskFilter(ids=[task_id]), actor="user/ann")
+    assert done == [task_id]
+
+
+@pytest.mark.parametrize("name", ["heeds", "heeds_not"])
+def test_a_run_whose_task_was_given_to_the_next_ends_and_the_next_begins(yard: Yard, name: str) -> None:
+    yard.worker(processes=2)
+    task = yard.send(name, "open")
+    first = yard.until_started(task).pid
+
+    take_away(yard, task, Order.REQUEUE)
+
+    second = yard.until_started(task, times=2).pid
+    if name == "heeds":
+        yard.until(lambda: "interrupted" in words_of(yard, task), "the first run has ended")
+    else:
+        yard.until(lambda: not is_alive(first), "the first run is gone")
+    assert second != first
+    yard.open("open")
+    assert end_of(yard, task) == "COMPLETED"
+
+
+def test_a_run_whose_task_was_failed_by_a_person_is_killed(yard: Yard) -> None:
+    yard.worker(processes=1)
+    task = yard.send("heeds_not", "never")
+    process = yard.until_started(task).pid
+
+    take_away(yard, task, Order.FAIL)
+
+    yard.until(lambda: not is_alive(process), "the run is gone")
+    assert yard.status(task) is TaskStatus.FAILED
+    yard.until_ended([yard.send("quick")])

@@ -1,13 +1,16 @@
 """Runs that are over their time or were cancelled: told to stop first, killed with their process if they do not."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from tests.run.stage import SimulatedWorker, Stage
-from tests.words import SECOND, a_policy, enqueue
+from tests.words import SECOND, a_policy, carry_out, enqueue
 
 from everbeat.errors import StoreUnavailable
+from everbeat.model.order import Order
 from everbeat.model.task import TaskError
+from everbeat.store.interface import Ours
 from everbeat.store.sql.working import Working
 
 TIMED = a_policy(timeout=30.0)
@@ -487,14 +490,14 @@ def test_requests_are_asked_again_while_the_store_can_not_be_read(
 ) -> None:
     worker, task = begun(stage)
     assert stage.store.cancel(task, actor="ann")
-    read = worker.store.cancel_requests
+    read = worker.store.ours
 
-    def is_away(worker_id: str) -> list[tuple[int, int]]:
+    def is_away(worker_id: str, *, seen_beat: int) -> Ours:
         raise StoreUnavailable("away")
 
-    monkeypatch.setattr(worker.store, "cancel_requests", is_away)
+    monkeypatch.setattr(worker.store, "ours", is_away)
     worker.heed()
-    monkeypatch.setattr(worker.store, "cancel_requests", read)
+    monkeypatch.setattr(worker.store, "ours", read)
     stage.clock.advance(0.5)
     worker.turn()
 
@@ -531,7 +534,7 @@ def test_an_async_run_that_was_cancelled_spares_its_neighbours(stage: Stage) -> 
 def test_nobody_reads_requests_for_a_worker_that_runs_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = stage.worker(processes=1)
     worker.get_up()
-    monkeypatch.delattr(Working, "cancel_requests")
+    monkeypatch.delattr(Working, "ours")
 
     worker.heed()
 
@@ -545,3 +548,96 @@ def test_a_task_that_raises_the_interrupt_of_a_stop_by_itself_has_failed_like_an
 
     info = stage.task(task)
     assert (info.status, info.attempt, info.run_at - info.created_at) == ("PENDING", 1, timedelta(seconds=2))
+
+
+# -- taken away -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("order", "status"), [(Order.REQUEUE, "PENDING"), (Order.FAIL, "FAILED")])
+def test_a_run_whose_task_a_person_has_taken_away_is_told_to_stop_and_killed_if_it_does_not(
+    stage: Stage, order: Order, status: str
+) -> None:
+    worker, task = begun(stage)
+    child = worker.crew.children[1]
+    worker.dispatcher.slots.staffing = replace(worker.dispatcher.slots.staffing, sync_names=frozenset())  # runs no more
+    assert carry_out(stage.store, order, task) == [task]
+
+    worker.heed()
+    assert child.interrupts == [task]
+    up(stage, worker, 0.6)
+
+    assert worker.crew.children.get(1) is not child
+    assert worker.holds() == []
+    info = stage.task(task)
+    assert (info.status, info.crash_count, info.lost_count) == (status, 0, 0)
+    assert "outcome.refused" not in stage.events()
+
+
+def test_a_task_that_was_taken_away_before_it_began_runs_nowhere_under_its_old_ownership(stage: Stage) -> None:
+    worker = stage.worker(processes=2)
+    worker.turn()
+    worker.crew.get_ready(1)
+    worker.turn()
+    worker.learn("add")
+    first, taken = [enqueue(stage.store) for _ in range(2)]
+    worker.look()
+    worker.crew.begin(1)
+    worker.crew.get_ready(2)
+    worker.turn()
+    assert carry_out(stage.store, Order.FAIL, taken) == [taken]
+
+    worker.heed()
+    worker.turn()
+
+    assert worker.holds() == [first]
+    assert worker.crew.sends == [first, taken]
+    assert stage.status(first, taken) == ["RUNNING", "FAILED"]
+
+
+def test_a_run_that_listens_when_it_was_taken_away_leaves_no_late_outcome_and_a_result_does(stage: Stage) -> None:
+    worker = stage.worker(processes=2)
+    listens, returns = enqueue(stage.store), enqueue(stage.store)
+    worker.get_up()
+    worker.crew.begin(1), worker.crew.begin(2)
+    carry_out(stage.store, Order.FAIL, listens, returns)
+    worker.heed()
+
+    worker.crew.end(1, error=CANCELLED)
+    worker.crew.end(2, result=b"9")
+    worker.turn()
+
+    assert stage.store.late_outcomes(listens) == []
+    assert [late.has_result for late in stage.store.late_outcomes(returns)] == [True]
+    assert worker.holds() == []
+
+
+def test_neighbours_of_a_run_that_was_taken_away_may_end(stage: Stage) -> None:
+    worker, (neighbour, taken) = sharing(stage, None)
+    carry_out(stage.store, Order.FAIL, taken)
+    worker.heed()
+    up(stage, worker, 0.6)
+
+    worker.crew.end(ASYNC)
+    worker.turn(2)
+
+    assert stage.status(neighbour, taken) == ["COMPLETED", "FAILED"]
+
+
+def test_a_worker_that_was_declared_dead_learns_it_without_waiting_for_its_next_beat(stage: Stage) -> None:
+    worker, _ = begun(stage)
+    stage.store.declare_dead(worker.id, reason="by hand", cause="person")
+
+    worker.heed()
+
+    assert worker.dispatcher.mandate.is_fenced
+
+
+def test_nothing_is_stopped_because_of_a_store_that_has_forgotten_the_worker(stage: Stage) -> None:
+    worker, _ = begun(stage)
+    worker.dispatcher.books.seen_beat = 7  # and the store knows of none
+
+    worker.heed()
+    up(stage, worker, 1)
+
+    assert worker.dispatcher.mandate.is_displaced
+    assert worker.crew.children[1].interrupts == []

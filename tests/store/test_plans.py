@@ -66,7 +66,7 @@ PLANS = {
     recovering.COUNT_OWNED: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id=?)"],
     doubting.FAR_FUTURE: [f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>?)"],
     recovering.CLAIMED_BY: [f"SEARCH t USING INDEX {OWNED} (worker_id=?)"],
-    stopping.REQUESTED_OF: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id=?)"],
+    stopping.OWNED_BY: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id=?)"],
     recovering.IS_GONE: ["SEARCH everbeat_workers USING PRIMARY KEY (id=?)"],
     living.BEAT: ["SEARCH everbeat_workers USING PRIMARY KEY (id=?)"],
     living.BEATS: ["SCAN everbeat_workers USING INDEX everbeat_workers_alive"],

@@ -91,9 +91,9 @@ WORDS = {
         cannot="be requeued",
         help="""Take tasks from their owner and queue them again.
 
-    CLAIMED and RUNNING ones: by ids, or by filters. A run that goes on is not stopped by this: until it ends, the task
-    may run twice at once. What the old run brings is refused and kept (`task show`). The tasks of a worker that died
-    need none of this: they are recovered.""",
+    CLAIMED and RUNNING ones: by ids, or by filters. Its worker tells the run to stop, and kills it if it does not;
+    until then, the task may run twice at once. What the old run brings is refused and kept (`task show`). The tasks of
+    a worker that died need none of this: they are recovered.""",
     ),
     Order.FAIL: Words(
         key="failed",
@@ -103,8 +103,8 @@ WORDS = {
         cannot="be failed",
         help="""Fail tasks that have not ended.
 
-    With code FAILED_BY_HAND: by ids, or by filters. A run that goes on is not stopped by this; what it brings is
-    refused and kept (`task show`, `task accept`).""",
+    With code FAILED_BY_HAND: by ids, or by filters. A run is told to stop by its worker, and killed if it does not;
+    what it still brings is refused and kept (`task show`, `task accept`).""",
     ),
     Order.ERASE: Words(
         key="erased",
@@ -133,8 +133,8 @@ WORDS = {
 
 RUNS_ON = {
     Order.CANCEL: "was told to stop; it is CANCELLED when that is done",
-    Order.REQUEUE: "goes on until it ends; its result will be refused",
-    Order.FAIL: "goes on until it ends; its result will be refused",
+    Order.REQUEUE: "is told to stop; if it has a result, that is refused",
+    Order.FAIL: "is told to stop; if it has a result, that is refused",
 }
 """What is said of a run that an order finds."""
 

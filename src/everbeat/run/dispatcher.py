@@ -79,7 +79,7 @@ class Dispatcher:
         )  # fmt: skip
         self._stopping = Stopping(
             store=store, books=books, floor=floor, processes=processes, stops=stops, verdicts=verdicts, lease=lease,
-            clock=clock,
+            mandate=mandate, clock=clock,
         )  # fmt: skip
         self.flushing = Flushing(
             store=store, keeper=keeper, books=books, floor=floor, pacing=pacing, tally=self.tally, lease=lease,

@@ -150,17 +150,18 @@ class Floor:
                 continue
             slot.sent -= 1
             self._stops.forget(slot, key, now)
-            self._place(flight.claim, slot, now, reason)
+            self._place(flight, slot, now, reason)
             self._journal.release(flight.entry)
         if slot.is_retiring and not slot.queue and slot.state is SlotState.READY:
             self._processes.let_go(slot)
 
-    def _place(self, claim: Claim, slot: Slot, now: int, reason: str) -> None:
+    def _place(self, flight: Flight, slot: Slot, now: int, reason: str) -> None:
         """It was read back from this slot."""
+        claim = flight.claim
         if claim.cancel_requested:
             self._books.end(claim, cancelled_unbegun())
             return
-        may_move = self._mandate.starts_tasks and slot.kind is ChildKind.SYNC
+        may_move = self._mandate.starts_tasks and slot.kind is ChildKind.SYNC and not flight.is_taken
         other = self.slots.idle(now) if may_move else None
         if other is None or not self._send(other, [claim], now):
             self._books.end(claim, give_back(claim, reason))

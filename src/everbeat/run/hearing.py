@@ -12,6 +12,7 @@ from everbeat.crashpoint import crash_point
 from everbeat.decide.pace import Pace
 from everbeat.model import event
 from everbeat.model.recovery import Cause
+from everbeat.model.state import Change
 from everbeat.model.task import Outcome
 from everbeat.run.books import Books
 from everbeat.run.drain import Drain
@@ -120,7 +121,8 @@ class Hearing:
             if self.meter is not None:
                 self.meter.ran(claim.name, (outcome.ended_at - outcome.began_at) / 1e6)
             verdict = self._verdicts.on_outcome(claim, outcome, slot.pid, was_told=self._drain.has_interrupted)
-            self._books.end(claim, verdict, outcome=outcome, pid=slot.pid, entry=flight.entry)
+            is_no_news = flight.is_taken and verdict.change is Change.CANCEL
+            self._books.end(claim, verdict, outcome=None if is_no_news else outcome, pid=slot.pid, entry=flight.entry)
 
     # -- death ------------------------------------------------------------------------------------------------------
 

@@ -49,6 +49,8 @@ class Flight:
 
     claim: Claim
     entry: int
+    is_taken: bool = False
+    """Somebody has taken the task from us: its run is to end, and what it says of that is no news."""
 
     @property
     def key(self) -> Ownership:

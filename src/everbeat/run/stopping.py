@@ -1,4 +1,4 @@
-"""Ends runs that do not end by themselves: over their time, cancelled, or no longer covered by a lease.
+"""Ends runs that must not go on: over their time, cancelled, taken from us, or no longer covered by a lease.
 
 They are told to stop, and killed with their process if they do not (stops.py); a process that others share is drained
 first. A task with an exclusive key runs while its lease is renewed by the store's answers, and is stopped when it is
@@ -15,8 +15,9 @@ from everbeat.model.recovery import Cause
 from everbeat.run.books import Books
 from everbeat.run.deadline import HeldLease
 from everbeat.run.floor import Floor
+from everbeat.run.mandate import Mandate
 from everbeat.run.processes import Processes
-from everbeat.run.slot import Slot, SlotState
+from everbeat.run.slot import Flight, Slot, SlotState
 from everbeat.run.stops import Stops, Watched
 from everbeat.run.verdicts import Verdicts
 from everbeat.run.wire import InterruptKind
@@ -28,7 +29,7 @@ HEED_AGAIN_US = 500_000
 class Stopping:
     def __init__(
         self, *, store: Store, books: Books, floor: Floor, processes: Processes, stops: Stops, verdicts: Verdicts,
-        lease: HeldLease, clock: Clock,
+        lease: HeldLease, mandate: Mandate, clock: Clock,
     ) -> None:  # fmt: skip
         self._store = store
         self._books = books
@@ -37,9 +38,10 @@ class Stopping:
         self._stops = stops
         self._verdicts = verdicts
         self._lease = lease
+        self._mandate = mandate
         self._clock = clock
         self._heed_at: int | None = None
-        """When to read which of our runs somebody wants to end."""
+        """When to read what is still ours, and what of it somebody wants to end."""
 
     def heed(self) -> None:
         """Somebody may want one of our runs to end."""
@@ -54,22 +56,34 @@ class Stopping:
             self._stop_leased()
 
     def _heed_requests(self, now: int) -> None:
-        """What has not begun is taken back and cancelled at once; what has is told to stop."""
+        """What somebody wants to end, or has taken from us: if it has not begun it is taken back, otherwise told to
+        stop. A worker that was declared dead owns nothing, and ends as a whole."""
+        self._heed_at = None
+        if not self._books.holdings:
+            return
         try:
-            asked = self._store.cancel_requests(self._books.worker_id) if self._books.holdings else []
+            ours = self._store.ours(self._books.worker_id, seen_beat=self._books.seen_beat)
         except StoreUnavailable:
             self._heed_at = now + HEED_AGAIN_US
             return
-        self._heed_at = None
-        for key in asked:
-            claim, slot = self._books.holdings.get(key, (None, None))
-            if claim is None or slot is None:
+        if ours.is_older or not ours.alive:
+            self._mandate.is_displaced |= ours.is_older
+            self._mandate.is_fenced |= not ours.is_older
+            return
+        for key, (claim, slot) in list(self._books.holdings.items()):
+            is_wanted = ours.owned.get(key)
+            if is_wanted is False or key not in slot.queue:
+                claim.cancel_requested |= bool(is_wanted)
                 continue
-            claim.cancel_requested = True
-            if key in slot.queue and not self._floor.has_begun(slot.queue[key]):
-                self._floor.give_back_unread(slot, now, "a task before it was cancelled")
-            if key in slot.queue:
-                self._stops.cancel(slot, slot.queue[key], now)
+            self._stop(slot, slot.queue[key], now, is_taken=is_wanted is None)
+
+    def _stop(self, slot: Slot, flight: Flight, now: int, *, is_taken: bool) -> None:
+        flight.is_taken, flight.claim.cancel_requested = is_taken, not is_taken
+        if not self._floor.has_begun(flight):
+            why = "taken away" if is_taken else "cancelled"
+            self._floor.give_back_unread(slot, now, f"a task before it was {why}")
+        if flight.key in slot.queue:
+            self._stops.cancel(slot, flight, now)
 
     def _stop_runs(self, now: int) -> None:
         for step, watched in self._stops.step(now):
@@ -83,10 +97,8 @@ class Stopping:
         slot, claim = watched.slot, watched.flight.claim
         slot.ends_for = Cause.NEIGHBOUR
         slot.ends_because = self._verdicts.killed_for(claim, slot.pid)
-        why = (
-            "it was cancelled" if watched.why is InterruptKind.CANCEL else f"its timeout of {claim.timeout:g} s is over"
-        )
-        facts = {"slot": slot.number, "pid": slot.pid, "name": claim.name, "reason": f"{why} and it did not stop"}
+        reason = f"{_why(watched)} and it did not stop"
+        facts = {"slot": slot.number, "pid": slot.pid, "name": claim.name, "reason": reason}
         self._books.tell(event.CHILD_KILLED, facts, task_id=claim.id)
         self._processes.end(slot)
 
@@ -106,3 +118,11 @@ class Stopping:
             yield self._stops.look_at
         if any(self._running_leased()):
             yield self._clock.mono_us() + max(0, self._lease.left_us())
+
+
+def _why(watched: Watched) -> str:
+    if watched.flight.is_taken:
+        return "it was taken from its worker"
+    if watched.why is InterruptKind.CANCEL:
+        return "it was cancelled"
+    return f"its timeout of {watched.flight.claim.timeout:g} s is over"

@@ -107,6 +107,17 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ours:
+    """What the store shows as a worker's own."""
+
+    alive: bool
+    is_older: bool = False
+    """The store knows nothing of this worker, or less than it acknowledged (PROTOCOL 8)."""
+    owned: Mapping[tuple[int, int], bool] = field(default_factory=dict)
+    """(seq, fence) of its tasks, and whether somebody wants the task to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueCount:
     queue: str
     status: TaskStatus
@@ -323,8 +334,8 @@ class Store(Site, Protocol):
         """Where tasks wait for an exclusive key that is nobody's turn, give the turn to the first of them. Looks at
         some keys that follow `after`, and says which was the last; "" if there are no more."""
 
-    def cancel_requests(self, worker_id: str) -> list[tuple[int, int]]:
-        """(seq, fence) of the tasks of this worker that somebody wants to end. Cheap to ask."""
+    def ours(self, worker_id: str, *, seen_beat: int = 0) -> Ours:
+        """What is this worker's own, and what of it somebody wants to end. Cheap to ask."""
 
     # -- workflows --------------------------------------------------------------------------------------------------
 

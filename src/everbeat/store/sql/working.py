@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from everbeat.model.worker import NewWorker, Standing, WorkerState
-from everbeat.store.interface import Beat, Flush, Flushed, Held
+from everbeat.store.interface import Beat, Flush, Flushed, Held, Ours
 from everbeat.store.sql.base import Base
 from everbeat.store.transaction import RowRefused
 from everbeat.store.verbs import carefully, expiring, living, owning, queueing, recovering, stopping, turns, unknown
@@ -91,6 +91,6 @@ class Working(Base):
             self.bells.ring_workers(tx.wakes)
         return last
 
-    def cancel_requests(self, worker_id: str) -> list[tuple[int, int]]:
-        with self.database.read() as tx:
-            return stopping.requested_of(tx, worker_id)
+    def ours(self, worker_id: str, *, seen_beat: int = 0) -> Ours:
+        with self.database.read(steady=True) as tx:
+            return stopping.ours(tx, worker_id, seen_beat=seen_beat)

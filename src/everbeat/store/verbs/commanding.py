@@ -171,6 +171,7 @@ def carry_out(
         these = [seq for seq in these if seq not in running]
     if not these:
         return ids, owners
+    owners |= stopping.owners_of(tx, these)
     if order is Order.PURGE:
         add_events(tx, [Event(name=event.TASKS_PURGED, facts={"tasks": len(ids), "actor": actor})])
     else:

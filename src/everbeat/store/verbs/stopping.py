@@ -1,12 +1,17 @@
 """Ask for the end of tasks that run: a flag on their rows, which their owner reads (PROTOCOL 21).
 
+An owner reads as well what is still its own: a run that was taken from it, by a person or by a recovery, must end, too.
+
 The fence is left as it is, so the owner can still settle the task; it is CANCELLED when its process has ended it, and
 whoever recovers it finds the flag. Asked twice is asked once.
 """
 
 from collections.abc import Sequence
 
+from everbeat.model.worker import WorkerStatus
+from everbeat.store.interface import Ours
 from everbeat.store.transaction import Transaction
+from everbeat.store.verbs.owning import STANDING
 from everbeat.store.verbs.records import text
 
 CANCEL_REQUESTED = "cancel_requested"
@@ -20,10 +25,14 @@ ADD_HISTORY = """
 INSERT INTO everbeat_history (task_id, at, actor, change, old_status, new_status, reason, attempt, fence, worker_id)
 SELECT id, ?, ?, ?, status, status, ?, attempt, fence, worker_id FROM everbeat_tasks WHERE seq IN ({seqs})"""
 
+OWNERS_OF = """
+SELECT DISTINCT worker_id FROM everbeat_tasks
+ WHERE seq IN ({seqs}) AND status IN ('CLAIMED', 'RUNNING') AND worker_id IS NOT NULL"""
+
 # everbeat_tasks_owned. Read when somebody has asked, and now and then.
-REQUESTED_OF = """
-SELECT seq, fence FROM everbeat_tasks
- WHERE status IN ('CLAIMED', 'RUNNING') AND worker_id = ? AND cancel_requested_at IS NOT NULL"""
+OWNED_BY = """
+SELECT seq, fence, CASE WHEN cancel_requested_at IS NULL THEN 0 ELSE 1 END FROM everbeat_tasks
+ WHERE status IN ('CLAIMED', 'RUNNING') AND worker_id = ?"""
 
 
 def request(tx: Transaction, seqs: Sequence[int], *, actor: str, reason: str) -> tuple[set[int], set[str]]:
@@ -36,9 +45,18 @@ def request(tx: Transaction, seqs: Sequence[int], *, actor: str, reason: str) ->
     return {seq for seq, _, _ in running}, {worker_id for _, worker_id, _ in running}
 
 
-def requested_of(tx: Transaction, worker_id: str) -> list[tuple[int, int]]:
-    """(seq, fence) of the tasks of this worker that somebody wants to end."""
-    return [(seq, fence) for seq, fence in tx.all(REQUESTED_OF, (worker_id,))]
+def owners_of(tx: Transaction, seqs: Sequence[int]) -> set[str]:
+    """Whose tasks these are: they must hear of it if these are taken from them."""
+    return {worker_id for (worker_id,) in tx.rows(OWNERS_OF.format(seqs=_marks(seqs)), list(seqs))}
+
+
+def ours(tx: Transaction, worker_id: str, *, seen_beat: int) -> Ours:
+    """What this worker owns, and what of it somebody wants to end. What it holds and is not here was taken from it."""
+    standing = tx.one(STANDING, (worker_id,))
+    if standing is None or standing[1] < seen_beat:
+        return Ours(alive=False, is_older=True)
+    owned = {(seq, fence): bool(is_wanted) for seq, fence, is_wanted in tx.rows(OWNED_BY, (worker_id,))}
+    return Ours(alive=standing[0] == WorkerStatus.ALIVE, owned=owned)
 
 
 def _marks(values: Sequence[object]) -> str:
