@@ -167,6 +167,15 @@ def test_ten_lost_workers_neither_fail_nor_set_aside_a_task_that_may_be_repeated
     assert verdicts[10].reason == "lost with its worker 11 times: process 7 killed by SIGSEGV"
 
 
+def test_a_task_that_loses_its_lease_again_and_again_is_failed_in_the_end_and_never_billed() -> None:
+    verdicts = [decide(an_orphan(Cause.LEASE_LOST, policy=ON_CRASH_RETRY, lost_count=n)) for n in range(11)]
+
+    assert [verdict.change for verdict in verdicts] == [Change.RECOVER] * 10 + [Change.ABANDON]
+    assert {(verdict.losses, verdict.billed, verdict.quarantined) for verdict in verdicts} == {(1, False, False)}
+    assert verdicts[-1].error is not None
+    assert verdicts[-1].error.code == "LEASE_LOST"
+
+
 def test_losses_do_not_bring_a_task_nearer_to_the_quarantine() -> None:
     verdict = decide(an_orphan(Cause.CRASHED, policy=ON_CRASH_RETRY, lost_count=9, attempt=10))
 

@@ -31,6 +31,8 @@ LEASE_LOST = "LEASE_LOST"
 
 CODES = {Cause.STOPPED: WORKER_STOPPED, Cause.NEIGHBOUR: NEIGHBOUR_CRASHED, Cause.LEASE_LOST: LEASE_LOST}
 UNBILLED = frozenset({Cause.NEVER_BEGAN, Cause.DISPATCH_DIED, Cause.STOPPED, Cause.NEIGHBOUR, Cause.LEASE_LOST})
+LOSSES = frozenset({Cause.LOST, Cause.LEASE_LOST})
+"""Nobody's fault that we know of, and counted together: what ends so again and again may be the reason of it."""
 
 _NAMES_A_TASK = frozenset({"seq", "id", "name", "queue", "fence", "args", "slot", "exclusive_key"})
 _class_of_claim = attrgetter(*(field.name for field in fields(Claim) if field.name not in _NAMES_A_TASK))
@@ -94,7 +96,7 @@ def _limit_reached(orphan: Orphan, policy: TaskPolicy, recovery: RecoveryPolicy)
         return f"max recovery attempts exceeded ({claim.crash_count + 1}/{limit}): {orphan.evidence}"
     if orphan.cause is Cause.DISPATCH_DIED and claim.dispatch_count + 1 >= limit:
         return f"its process died before its code began, {claim.dispatch_count + 1} times: {orphan.evidence}"
-    if orphan.cause is Cause.LOST and claim.lost_count + 1 > recovery.max_losses:
+    if orphan.cause in LOSSES and claim.lost_count + 1 > recovery.max_losses:
         return f"lost with its worker {claim.lost_count + 1} times: {orphan.evidence}"
     return None
 
@@ -128,7 +130,7 @@ def _run_again(orphan: Orphan, policy: TaskPolicy, recovery: RecoveryPolicy, *, 
         error=TaskError(code=_code(orphan), message=orphan.evidence),
         billed=billed,
         crashes=int(cause is Cause.CRASHED),
-        losses=int(cause is Cause.LOST),
+        losses=int(cause in LOSSES),
         dispatches=int(cause is Cause.DISPATCH_DIED),
         delay_us=backoff_us(policy, earlier, jitter) if earlier else 0,
         solo=claim.solo or too_often_lost or cause in (Cause.CRASHED, Cause.DISPATCH_DIED, Cause.NEIGHBOUR),
@@ -142,7 +144,7 @@ def _abandon(orphan: Orphan, reason: str, *, quarantined: bool = False) -> Verdi
         error=TaskError(code=_code(orphan), message=reason),
         billed=orphan.cause not in UNBILLED,
         crashes=int(orphan.cause is Cause.CRASHED),
-        losses=int(orphan.cause is Cause.LOST),
+        losses=int(orphan.cause in LOSSES),
         dispatches=int(orphan.cause is Cause.DISPATCH_DIED),
         quarantined=quarantined,
     )
