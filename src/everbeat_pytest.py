@@ -32,7 +32,8 @@ def everbeat_app(request: pytest.FixtureRequest) -> "Iterator[Everbeat]":
 
 
 def _load(target: str) -> Any:
-    from everbeat.run.loading import AppUnusable, load_app
+    from everbeat.run.loading import load_app
+    from everbeat.run.unusable import AppUnusable
 
     try:
         return load_app(target, ())

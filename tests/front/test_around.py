@@ -233,3 +233,16 @@ def test_a_coroutine_function_is_no_context_manager() -> None:
 
     with pytest.raises(TypeError, match="needs one with a yield"):
         Everbeat("sqlite:////nowhere/x.db").around_task(around)  # type: ignore[type-var]
+
+
+def test_a_burst_whose_processes_can_not_start_ends_and_says_why(stage: Stage) -> None:
+    (stage.directory / "broken").touch()
+    task = stage.send("add", a=1, b=2)
+
+    code = stage.start("--burst").wait(PATIENCE)
+
+    assert code == 1
+    assert "the burst ended early, because processes for tasks do not start" in stage.log
+    assert "RuntimeError: the pool can not be opened" in stage.log.rpartition("the burst ended early")[2]
+    assert task.status() == "PENDING"
+    assert [worker.status for worker in stage.app.store.workers()] == ["stopped"]

@@ -630,6 +630,26 @@ def test_a_start_that_the_store_could_not_take_is_given_back_once_by_a_drain(sta
     assert stage.events()[before:] == []
 
 
+def test_a_crash_that_could_not_be_told_before_its_worker_vanished_is_a_loss_and_nothing_is_forgotten(
+    stage: Stage,
+) -> None:
+    """A verdict without an outcome is kept in memory only: the begin mark in the journal is what remains of it."""
+    worker = stage.worker(processes=3)
+    again, once, unread = enqueue(stage.store, policy=AGAIN), enqueue(stage.store), enqueue(stage.store)
+    worker.get_up()
+    worker.crew.begin(1), worker.crew.begin(2), worker.crew.take(3)
+    worker.line.is_down = True
+    worker.crew.die(1, -11), worker.crew.die(2, -11), worker.crew.die(3, -11)
+    worker.turn()
+    worker.vanish()
+
+    stage.worker("heir").recovery.run(actor="startup/heir")
+
+    assert stage.status(again, once, unread) == ["PENDING", "FAILED", "PENDING"]
+    assert [(stage.task(task).crash_count, stage.task(task).lost_count) for task in (again, once)] == [(0, 1), (0, 1)]
+    assert stage.task(unread).attempts == []
+
+
 # -- declared dead ----------------------------------------------------------------------------------------------------
 
 
@@ -810,6 +830,42 @@ def test_a_burst_is_not_over_while_the_store_can_not_be_asked(stage: Stage) -> N
     worker.get_up()
 
     assert not worker.dispatcher.is_idle
+
+
+def test_a_burst_is_hopeless_when_the_processes_that_are_missing_do_not_come_up(stage: Stage) -> None:
+    worker = stage.worker(processes=1, async_slots=5)
+    enqueue(stage.store)
+    worker.turn()
+    worker.crew.get_ready(0)
+    worker.turn()
+
+    for _ in range(4):
+        assert worker.dispatcher.why_hopeless is None
+        worker.crew.tell(AppFailed("raised", "no pool"))
+        worker.crew.die(1, 70)
+        worker.turn()
+        stage.clock.advance(5)
+        worker.turn()
+
+    assert worker.dispatcher.why_hopeless == "no pool"
+    assert not worker.dispatcher.is_idle
+    worker.crew.get_ready(1)
+    worker.turn()
+    assert worker.dispatcher.why_hopeless is None
+
+
+def test_a_burst_without_a_single_process_is_hopeless_although_tasks_wait(stage: Stage) -> None:
+    worker = stage.worker(processes=1)
+    enqueue(stage.store)
+    worker.turn()
+
+    for _ in range(4):
+        worker.crew.die(1, -11)
+        worker.turn()
+        stage.clock.advance(5)
+        worker.turn()
+
+    assert "SIGSEGV" in (worker.dispatcher.why_hopeless or "")
 
 
 # -- what else is heard -----------------------------------------------------------------------------------------------

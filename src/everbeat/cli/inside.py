@@ -14,7 +14,8 @@ from everbeat.checking import checked, unusable
 from everbeat.cli.ends import FAILED, USAGE, code_for
 from everbeat.errors import EverbeatError
 from everbeat.run.forkable import open_sockets, why_not_fork
-from everbeat.run.loading import AppUnusable, load_app
+from everbeat.run.loading import load_app
+from everbeat.run.unusable import AppUnusable
 
 
 def main() -> None:

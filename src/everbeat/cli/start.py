@@ -106,7 +106,8 @@ def start(
 
 def _run(options: "WorkerOptions") -> int:
     from everbeat.run.httpd import AddressUnusable
-    from everbeat.run.worker import AppUnusable, run_worker
+    from everbeat.run.unusable import AppUnusable
+    from everbeat.run.worker import run_worker
 
     try:
         with _Bar() as bar:

@@ -176,6 +176,14 @@ class Dispatcher:
         return has_looked and self.books.are_clear and self.slots.are_open(self.clock.mono_us())
 
     @property
+    def why_hopeless(self) -> str | None:
+        """Nothing is held, nothing more can be claimed, and the processes that are missing do not come up: why not."""
+        is_all_done = self.pacing.has_found_all and not self.pacing.is_hungry
+        if not self.books.are_clear or not self.slots.will_not_open or (self.slots.any_open and not is_all_done):
+            return None
+        return self.hearing.trouble or "its processes end before they are ready"
+
+    @property
     def is_drained(self) -> bool:
         return self._drain.is_done
 

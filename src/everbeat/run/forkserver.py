@@ -38,7 +38,8 @@ from everbeat.run.child import (
 )
 from everbeat.run.deadline import Deadline, boot_us
 from everbeat.run.forkable import open_sockets, why_not_fork
-from everbeat.run.loading import AppUnusable, RunnableApp, load_app
+from everbeat.run.loading import RunnableApp, load_app
+from everbeat.run.unusable import AppUnusable
 from everbeat.run.wire import (
     GONE,
     Born,

@@ -50,6 +50,8 @@ class Hearing:
         self._pace = pace
         self._clock = clock
         self.meter: Meter | None = None
+        self.trouble: str | None = None
+        """Why a process did not come up, the last time that one did not."""
         self.elsewhere: Callable[[News], None] = lambda news: None
         """Told of processes that run no tasks."""
 
@@ -79,6 +81,7 @@ class Hearing:
             case Died():
                 self._bury(self._slots[news.slot], news, now)
             case AppFailed():
+                self.trouble = news.message
                 self._books.tell(event.APP_FAILED, {"kind": news.kind, "message": news.message})
             case AppReady():
                 self._learn(news.facts)
@@ -134,6 +137,7 @@ class Hearing:
                 verdict = give_back(flight.claim, "its process died before taking it")
                 self._books.end(flight.claim, verdict, entry=flight.entry)
         evidence = self._verdicts.evidence(slot, death)
+        self.trouble = self.trouble or (None if death.was_ready else evidence)
         begun = [flight for flight in slot.queue.values() if self._floor.has_begun(flight)]
         for flight in slot.queue.values():
             self._mourn(flight, slot, death, evidence, now, has_begun=flight in begun, begun=len(begun))

@@ -3,7 +3,8 @@
 The dispatcher waits for its flush, and hears nothing meanwhile. If that takes longer than a commit ever should, this
 loop, in a thread of its own, hears the processes in its place: it writes what the flush was to settle, and each outcome
 that comes, into the spool. The news stay for the dispatcher, in order. After a flush that failed, what is to be settled
-is in the spool before the next one is sent.
+is in the spool before the next one is sent. Only outcomes need that: of a run that has none (its process died), the
+begin mark in the journal remains, and whoever recovers it takes it for lost with its worker.
 
 The crew and the spool belong to whoever holds the turn: the dispatcher always, but while it waits.
 """

@@ -16,6 +16,7 @@ from everbeat.run.recovery import Recovery, Tell
 from everbeat.run.services import Services
 from everbeat.run.signals import Signals
 from everbeat.run.startup import Startup
+from everbeat.run.unusable import AppUnusable
 from everbeat.store.interface import Store
 
 POLL_US = 500_000
@@ -68,12 +69,25 @@ class Life:
             self.store.subscribe(self.profile.options.target, self.profile.events)
 
     def register(self) -> None:
+        """From here on others count on us."""
         self.outfit.files.stay = True
+        self.outfit.stack.callback(self._withdraw)
         try:
             self.store.register(self.profile.as_registered(self.outfit.files.lock.identity, self._names))
         except StoreUnavailable as error:
             self.outfit.files.stay = error.maybe_stored
             raise
+
+    def _withdraw(self) -> None:
+        """A worker that was entered and never turned holds nothing: its row must not look alive until somebody finds
+        its lock free. If the store can not be told, that is what remains."""
+        if self.dispatcher.turns or not self.outfit.files.stay:
+            return
+        try:
+            self.store.retire(self.profile.worker_id)
+            self.outfit.files.stay = False
+        except StoreUnavailable as error:
+            self._reporter.store_unavailable("goodbye", error)
 
     def begin(self) -> None:
         """Start the loops. Nothing is claimed before what others left is recovered (P10)."""
@@ -92,7 +106,7 @@ class Life:
     def go_on(self, signals: Signals) -> bool:
         """Turn the dispatcher until this life ends. True: it was declared dead, and another one should begin."""
         poll = self._poll_on(signals)
-        stops, asked_at = 0, self._clock.mono_us()
+        stops, asked_at, hopeless = 0, self._clock.mono_us(), None
         while not self.dispatcher.is_drained:
             rung = {fd for fd, _ in poll.poll(min(self.dispatcher.wait_us(), POLL_US) / 1000)}
             self._hear(rung)
@@ -104,11 +118,15 @@ class Life:
                 self.dispatcher.drain(0 if stops > 1 else round(self.profile.options.drain_timeout * 1_000_000))
             self.dispatcher.tick()
             if self._is_declared_dead and self._stands():
-                self._end(fenced=True, patience=0.0)
+                self.end(fenced=True, patience=0.0)
                 return not stops
-            if self.profile.options.burst and self.dispatcher.is_idle:
-                self.dispatcher.drain(0)
-        self._end(fenced=False, patience=0.0 if stops > 1 else LAST_WORDS_SECONDS)
+            if self.profile.options.burst and not self.dispatcher.mandate.is_draining:
+                hopeless = self.dispatcher.why_hopeless
+                if hopeless or self.dispatcher.is_idle:
+                    self.dispatcher.drain(0)
+        self.end(fenced=False, patience=0.0 if stops > 1 else LAST_WORDS_SECONDS)
+        if hopeless:
+            raise AppUnusable("raised", f"the burst ended early, because processes for tasks do not start: {hopeless}")
         return False
 
     def _poll_on(self, signals: Signals) -> select.poll:
@@ -184,7 +202,7 @@ class Life:
 
     # -- its end ----------------------------------------------------------------------------------------------------
 
-    def _end(self, *, fenced: bool, patience: float) -> None:
+    def end(self, *, fenced: bool, patience: float) -> None:
         """Commit the goodbye, then let go of what proves us alive (PROTOCOL 10). `patience` is for subscribers who are
         still to be told of something."""
         self._services.stop()

@@ -18,6 +18,7 @@ from everbeat.config.surroundings import look_around
 from everbeat.errors import ConfigError
 from everbeat.hooks import Hooks
 from everbeat.run.failure import cut
+from everbeat.run.unusable import AppUnusable
 
 _OURS = (str(Path(__file__).parents[1]), "<string>")
 _NOT_THEIRS = (__file__, importlib.__file__, "<frozen importlib")
@@ -55,15 +56,6 @@ class RunnableApp(Protocol):
     def move_to(self, url: str, *, where: str) -> None: ...
 
     def worker_facts(self) -> dict[str, Any]: ...
-
-
-class AppUnusable(Exception):
-    """The application can not be imported: `kind` is "missing", "config" or "raised"."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
 
 
 def load_app(target: str, imports: Iterable[str], *, database_url: str | None = None) -> RunnableApp:

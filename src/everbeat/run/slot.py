@@ -9,6 +9,9 @@ from everbeat.model.recovery import Cause
 from everbeat.model.task import Claim
 from everbeat.run.wire import ChildKind
 
+HOPELESS_LIVES = 4
+"""A process that did not come up so often in a row will not."""
+
 Ownership = tuple[int, int]
 """Seq and fence."""
 
@@ -182,6 +185,25 @@ class Slots(dict[int, Slot]):
     def to_start(self) -> list[Claim]:
         """CLAIMED tasks whose process is ready."""
         return [slot.waiting for slot in self.values() if slot.waiting is not None and slot.state is SlotState.READY]
+
+    @property
+    def will_not_open(self) -> bool:
+        """Some are missing, and each of these was tried often enough."""
+        missing = [slot for slot in self.values() if self._is_missing(slot)]
+        return bool(missing) and all(slot.short_lives >= HOPELESS_LIVES for slot in missing)
+
+    def _is_missing(self, slot: Slot) -> bool:
+        match slot.kind:
+            case ChildKind.SYNC:
+                return not slot.is_open
+            case ChildKind.ASYNC:
+                return self.shared is None and slot.restart_at is not None
+            case _:  # up only while a task needs it
+                return slot.short_lives >= HOPELESS_LIVES and not slot.is_open
+
+    @property
+    def any_open(self) -> bool:
+        return any(slot.is_open for slot in self.values())
 
     def are_open(self, now: int) -> bool:
         """All are up, and those for tasks that run alone are free: whatever is ready finds a place."""

@@ -21,17 +21,10 @@ from everbeat.run.options import WorkerOptions
 from everbeat.run.outfit import Surroundings
 from everbeat.run.recovery import Tell
 from everbeat.run.signals import Signals
+from everbeat.run.unusable import AppUnusable
 from everbeat.run.window import Window
 
 Announce = Callable[[Life, RecoveryReport | None], None]
-
-
-class AppUnusable(Exception):
-    """The application could not be imported: `kind` is "missing", "config", "raised" or "died"."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 def run_worker(
@@ -43,7 +36,7 @@ def run_worker(
     on_progress: Tell = lambda progress: None,
 ) -> int:
     """Run until a signal or the end of a burst; the exit code. `announce` is told when a life is ready to work,
-    `on_progress` how far the recovery before that is."""
+    `on_progress` how far the recovery before that is. Raises AppUnusable, StoreUnavailable, RecoveryFailed."""
     clock, reporter = clock or SystemClock(), reporter or Reporter()
     with Signals() as signals, ExitStack() as stack:
         window = Window(clock, reporter)
