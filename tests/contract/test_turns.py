@@ -310,3 +310,61 @@ def test_whatever_happens_one_task_of_each_key_has_the_turn_while_any_waits(
         assert all(turns[key] <= 1 for key in "abc"), (deed, turns)
         assert all(turns[key] == 1 for key in "abc" if lines[key]), (deed, turns, lines)
     assert chance.sent > 50
+
+
+# -- paused queues ----------------------------------------------------------------------------------------------------
+
+
+def pause(store: Store, queue: str, *, is_paused: bool = True) -> None:
+    assert store.set_paused(queue, is_paused=is_paused, actor="me")
+
+
+def test_who_waits_in_a_paused_queue_gives_the_turn_to_the_next_of_another_and_stands_in_line_again(
+    store: Store,
+) -> None:
+    send(store, "a")
+    send(store, "b", queue="mail")
+    pause(store, "default")
+
+    (taken,) = claim(store, places=5)
+    assert taken.id == "b"
+    assert facts_of(store, "a", "waiting_for") == ("exclusive:k",)
+    settle(store, taken, completed())
+    assert claim(store, places=5) == []
+    pause(store, "default", is_paused=False)
+
+    assert ids(claim(store, places=5)) == ["a"]
+
+
+def test_what_is_sent_while_the_one_with_the_turn_is_paused_goes_first(store: Store) -> None:
+    send(store, "a")
+    pause(store, "default")
+
+    send(store, "b", queue="mail")
+
+    assert ids(claim(store, places=5)) == ["b"]
+
+
+def test_a_paused_task_that_runs_keeps_its_turn(store: Store) -> None:
+    send(store, "a")
+    send(store, "b", queue="mail")
+    (taken,) = claim(store, places=5)
+    pause(store, "default")
+
+    assert claim(store, places=5) == []
+    settle(store, taken, handed_back())
+
+    assert ids(claim(store, places=5)) == ["b"]
+
+
+def test_when_every_queue_of_a_key_is_paused_the_first_in_line_has_the_turn_for_the_time_after(store: Store) -> None:
+    send(store, "holder")
+    send(store, "a", "b", queue="mail")
+    (taken,) = claim(store, places=5)
+    pause(store, "default"), pause(store, "mail")
+    settle(store, taken, completed())
+    assert claim(store, places=5) == []
+
+    pause(store, "mail", is_paused=False)
+
+    assert ids(claim(store, places=5)) == ["a"]

@@ -36,6 +36,7 @@ BY_SEQ = "SEARCH everbeat_tasks USING INTEGER PRIMARY KEY (rowid=?)"
 EACH_SEQ = "SCAN json_each VIRTUAL TABLE INDEX 1:"
 BY_ID = "SEARCH everbeat_tasks USING INDEX sqlite_autoindex_everbeat_tasks_1 (id=?)"
 
+IS_PAUSED = ["CORRELATED SCALAR SUBQUERY 1", "SEARCH q USING PRIMARY KEY (name=?)"]
 PLANS = {
     owning.READY: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name=?)"],
     owning.NEXT_QUEUE: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue>?)"],
@@ -114,7 +115,8 @@ PLANS = {
     queueing.HAS_READY.format(name=" AND name = ?"): [
         f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name=?)"
     ],
-    turns.HAS_TURN: ["SEARCH everbeat_tasks USING INDEX everbeat_tasks_turn (exclusive_key=?)"],
+    turns.HOLDER: ["SEARCH everbeat_tasks USING INDEX everbeat_tasks_turn (exclusive_key=?)", *IS_PAUSED],
+    turns.FIRST_OF_OPEN_QUEUES: ["SEARCH everbeat_tasks USING INDEX everbeat_tasks_line (exclusive_key=?)", *IS_PAUSED],
     turns.FIRST: ["SEARCH everbeat_tasks USING INDEX everbeat_tasks_line (exclusive_key=?)"],
     turns.GIVE: [BY_SEQ],
     turns.NEXT_KEY: ["SEARCH everbeat_tasks USING INDEX everbeat_tasks_line (exclusive_key>?)"],

@@ -46,8 +46,8 @@ class Commanded(Base):
     def set_paused(self, queue: str, *, is_paused: bool, actor: str) -> bool:
         with self.database.write() as tx:
             changed = queueing.set_paused(tx, queue, is_paused=is_paused, actor=actor)
-        if changed and not is_paused:
-            self.bells.ring_workers(None)
+        if changed:
+            self.bells.ring_workers(tx.wakes if is_paused else None)
         return changed
 
     def accept(self, task_id: str, *, actor: str) -> bool:

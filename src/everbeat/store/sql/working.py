@@ -10,9 +10,6 @@ from everbeat.store.sql.base import Base
 from everbeat.store.transaction import RowRefused
 from everbeat.store.verbs import carefully, expiring, living, owning, queueing, recovering, stopping, turns, unknown
 
-MENDED_AT_ONCE = 1000
-"""So many exclusive keys are looked at in one go."""
-
 
 class Working(Base):
     def register(self, worker: NewWorker) -> None:
@@ -84,7 +81,7 @@ class Working(Base):
 
     def mend_turns(self, after: str = "") -> str:
         with self.database.read() as tx:
-            keys, last = turns.lost(tx, after=after, limit=MENDED_AT_ONCE)
+            keys, last = turns.lost(tx, after=after, limit=turns.AT_ONCE)
         if keys:
             with self.database.write() as tx:
                 turns.hand_over(tx, keys)

@@ -14,6 +14,7 @@ from everbeat.model.worker import QueueSetting
 from everbeat.store.interface import QueueInfo
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs.records import add_events
+from everbeat.store.verbs.turns import make_way
 
 CONFIG = "config"
 """Who has paused a queue, if it was no person."""
@@ -55,7 +56,7 @@ class Places:
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
-        self._limits: dict[str, int] = dict(tx.rows(LIMITS))
+        self._limits: dict[str, int] = {name: limit for name, limit in tx.rows(LIMITS) if isinstance(limit, int)}
         self._left: dict[str, int] = {}
 
     def are_left(self, queue: str) -> bool:
@@ -98,6 +99,8 @@ def queues(tx: Transaction) -> list[QueueInfo]:
 def set_paused(tx: Transaction, queue: str, *, is_paused: bool, actor: str) -> bool:
     """False: it was so already."""
     changed = tx.run(PAUSE, (queue, actor)) if is_paused else tx.run(RESUME, (queue,))
+    if changed and is_paused:
+        make_way(tx)
     if changed:
         name = event.QUEUE_PAUSED if is_paused else event.QUEUE_RESUMED
         add_events(tx, [Event(name=name, facts={"queue": queue, "actor": actor})])

@@ -4,7 +4,8 @@ The others stand in line: `waiting_for` is set, so they are in no index that a c
 with an exclusive key ready (sent, due, retried, handed back, recovered, revived, requeued) puts it in line instead, and
 whatever ends or delays the one that has the turn only lets go of it. At the end of the same transaction `hand_over`
 gives the turn to the first in line, by priority and age: it alone decides who is ready (PROTOCOL 25). A task whose
-workflow is paused is passed over; the same expression, `IN_LINE`, keeps it from being ready.
+workflow is paused is passed over; the same expression, `IN_LINE`, keeps it from being ready. Who waits in a paused
+queue gives way to the first of another queue, also when it has the turn: a pause holds up nobody elsewhere.
 
 Writers of one SQLite file take turns, so nobody hands over the same key at the same time; a database with several
 writers locks the key first. The unique index over those who have the turn is the net. `lost` finds keys whose line
@@ -15,6 +16,8 @@ from collections.abc import Iterable, Sequence
 
 from everbeat.store.transaction import Transaction
 
+AT_ONCE = 1000
+"""So many keys are looked at in one go."""
 LINE = "exclusive:"
 """`waiting_for` of a task in line, before its key."""
 PAUSED = "workflow:"
@@ -23,9 +26,11 @@ IN_LINE = f"""CASE WHEN held = 1 THEN '{PAUSED}' || workflow_id
             WHEN exclusive_key IS NOT NULL THEN '{LINE}' || exclusive_key END"""
 """`waiting_for` of a task that nothing but its workflow or another holder of its key keeps from being ready."""
 
-# everbeat_tasks_turn
-HAS_TURN = """
-SELECT 1 FROM everbeat_tasks
+IS_PAUSED = "EXISTS (SELECT 1 FROM everbeat_queues q WHERE q.name = everbeat_tasks.queue AND q.paused = 1)"
+
+# everbeat_tasks_turn. Who has the turn, and whether it only waits in a paused queue.
+HOLDER = f"""
+SELECT seq, CASE WHEN status = 'PENDING' AND {IS_PAUSED} THEN 1 ELSE 0 END FROM everbeat_tasks
  WHERE exclusive_key IS NOT NULL AND waiting_for IS NULL AND due_at IS NULL
    AND status IN ('PENDING', 'CLAIMED', 'RUNNING') AND exclusive_key = ?"""
 
@@ -35,7 +40,10 @@ SELECT seq, queue, name FROM everbeat_tasks
  WHERE exclusive_key IS NOT NULL AND waiting_for IS NOT NULL AND due_at IS NULL AND status = 'PENDING'
    AND exclusive_key = ? AND held = 0 ORDER BY priority, seq LIMIT 1"""
 
+FIRST_OF_OPEN_QUEUES = FIRST.replace(" ORDER BY", f" AND NOT {IS_PAUSED} ORDER BY")
+
 GIVE = "UPDATE everbeat_tasks SET waiting_for = NULL WHERE seq = ?"
+STEP_BACK = f"UPDATE everbeat_tasks SET waiting_for = {IN_LINE} WHERE seq = ? AND status = 'PENDING'"
 
 # everbeat_tasks_line, one step for each key
 NEXT_KEY = """
@@ -50,13 +58,23 @@ SELECT DISTINCT exclusive_key FROM everbeat_tasks WHERE seq IN ({seqs}) AND excl
 def hand_over(tx: Transaction, keys: Iterable[str | None]) -> None:
     """Let each of these keys be somebody's turn, if anybody waits for it."""
     for key in keys:
-        if key is None or tx.one(HAS_TURN, (key,)):
+        holder = None if key is None else tx.one(HOLDER, (key,))
+        if key is None or (holder is not None and not holder[1]):
             continue
-        first = tx.one(FIRST, (key,))
-        if first is not None:
-            seq, queue, name = first
-            tx.run(GIVE, (seq,))
-            tx.wakes.add((queue, name))
+        first = tx.one(FIRST_OF_OPEN_QUEUES, (key,)) or (tx.one(FIRST, (key,)) if holder is None else None)
+        if first is None:
+            continue
+        if holder is not None:
+            tx.run(STEP_BACK, (holder[0],))
+        seq, queue, name = first
+        tx.run(GIVE, (seq,))
+        tx.wakes.add((queue, name))
+
+
+def make_way(tx: Transaction) -> None:
+    """A queue was paused: what waits in it gives its turns to others. Where very many keys have a line, the rest is
+    found by those who mend."""
+    hand_over(tx, lost(tx, after="", limit=AT_ONCE)[0])
 
 
 def keys_of(tx: Transaction, seqs: Sequence[int]) -> list[str]:
@@ -64,14 +82,15 @@ def keys_of(tx: Transaction, seqs: Sequence[int]) -> list[str]:
 
 
 def lost(tx: Transaction, *, after: str, limit: int) -> tuple[list[str], str]:
-    """Of the next keys that have a line, those that are nobody's turn; and the last key that was looked at, or "" if
-    there are no more."""
+    """Of the next keys that have a line, those that are nobody's turn, or the turn of a task that waits in a paused
+    queue; and the last key that was looked at, or "" if there are no more."""
     found: list[str] = []
     for _ in range(limit):
         row = tx.one(NEXT_KEY, (after,))
         if row is None:
             return found, ""
         after = row[0]
-        if not tx.one(HAS_TURN, (after,)):
+        holder = tx.one(HOLDER, (after,))
+        if holder is None or (holder[1] and tx.one(FIRST_OF_OPEN_QUEUES, (after,))):
             found.append(after)
     return found, after
