@@ -31,7 +31,7 @@ SELECT id, name, queue, status, priority, attempt, max_attempts, crash_count, lo
 HIDDEN = "(not shown: the task is sensitive)"
 OURS = frozenset(
     {"WORKER_CRASHED", "WORKER_STOPPED", "NEIGHBOUR_CRASHED", "LEASE_LOST", "TASK_TIMEOUT", "UNKNOWN_TASK",
-     FAILED_BY_HAND, REQUEUED_BY_HAND}
+     "ROW_UNREADABLE", FAILED_BY_HAND, REQUEUED_BY_HAND}
 )  # fmt: skip
 """Codes whose messages are our own words."""
 

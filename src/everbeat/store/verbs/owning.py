@@ -24,7 +24,7 @@ from everbeat.model.task import Claim, Outcome, TaskPolicy
 from everbeat.model.worker import WorkerStatus
 from everbeat.store.interface import Ending, Flush, Flushed, Held, Report
 from everbeat.store.transaction import Row, Transaction
-from everbeat.store.verbs import flow_args, flow_ends, totals
+from everbeat.store.verbs import flow_args, flow_ends, totals, unsound
 from everbeat.store.verbs.living import beat_for_tasks, renew
 from everbeat.store.verbs.queueing import Places, is_ready
 from everbeat.store.verbs.records import Records, StoredError, add_events, stored_error, text
@@ -151,7 +151,7 @@ their own is not walked to its end every time."""
 
 def flush(tx: Transaction, wanted: Flush) -> Flushed:
     standing = tx.one(STANDING, (wanted.worker_id,))
-    if wanted.seen_beat is not None and (standing is None or standing[1] < wanted.seen_beat):
+    if wanted.seen_beat is not None and is_older(standing, wanted.seen_beat):
         return Flushed(alive=False, is_older=True)
     if wanted.reports:
         lock_workflows(tx, wanted.endings)  # before any task
@@ -171,6 +171,11 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     running = [*started, *(claim for claim in claims if claim.status is TaskStatus.RUNNING)]
     totals.add(tx, times(RESTART, _restarted_after(tx, running)))
     return Flushed(alive=True, settlements=settlements, started=started, claims=claims, next_due_in_us=due_in_us)
+
+
+def is_older(standing: Row | None, seen_beat: int) -> bool:
+    """The store knows nothing of a worker, or less than it acknowledged, or nothing that can be read (PROTOCOL 8)."""
+    return standing is None or not isinstance(standing[1], int) or standing[1] < seen_beat
 
 
 def begin_leases(tx: Transaction, worker_id: str, claims: Iterable[Claim]) -> None:
@@ -357,7 +362,7 @@ def ripen(tx: Transaction, room: Room | None) -> int | None:
 
 def _next_due(tx: Transaction) -> int | None:
     row = tx.one(NEXT_DUE)
-    return row[0] if row else None
+    return row[0] if row and isinstance(row[0], int) else None  # who writes by hand can write anything
 
 
 def _restarted_after(tx: Transaction, claims: Iterable[Claim]) -> Iterator[float]:
@@ -385,9 +390,14 @@ def claim_into(tx: Transaction, worker_id: str, room: Room, places: Places) -> l
 
 def find(tx: Transaction, worker_id: str, room: Room, places: Places) -> list[Claim]:
     """What the room takes, not claimed yet."""
-    return [
-        claim_of(row, slot, worker_id, counted=places.is_limited(row[4])) for row, slot in admitted(tx, room, places)
+    flawed: list[Row] = []
+    found = [
+        claim_of(row, slot, worker_id, counted=places.is_limited(row[4]))
+        for row, slot in admitted(tx, room, places, flawed)
     ]
+    if flawed:
+        unsound.set_aside(tx, flawed)
+    return found
 
 
 def take(tx: Transaction, claims: Sequence[Claim]) -> None:
@@ -410,9 +420,10 @@ def claim_of(row: Row, slot: int, worker_id: str, *, counted: bool) -> Claim:
     )  # fmt: skip
 
 
-def admitted(tx: Transaction, room: Room, places: Places) -> Iterator[tuple[Row, int]]:
-    """Ready tasks in claim order over all kinds, as far as the room admits them and their queues have places."""
-    kinds = [iter(tx.rows(READY, kind)) for kind in _kinds(tx, room, places)]
+def admitted(tx: Transaction, room: Room, places: Places, flawed: list[Row]) -> Iterator[tuple[Row, int]]:
+    """Ready tasks in claim order over all kinds, as far as the room admits them and their queues have places. Rows that
+    make no sense are not among them, but in `flawed`."""
+    kinds = [unsound.sound(tx, tx.rows(READY, kind), flawed) for kind in _kinds(tx, room, places)]
     passes = [PASSES] * len(kinds)
     heads = [(row, kind) for kind in range(len(kinds)) if (row := next(kinds[kind], None))]
     heapq.heapify(heads)
@@ -450,7 +461,7 @@ def _kinds(tx: Transaction, room: Room, places: Places) -> Iterator[tuple[str, s
         if not places.are_left(queue):
             continue
         at = 0
-        while at < len(names) and (found := tx.one(NEXT_NAME, (queue, names[at]))):
+        while at < len(names) and (found := tx.one(NEXT_NAME, (queue, names[at]))) and isinstance(found[0], str):
             at = bisect_left(names, found[0], at)
             if at < len(names) and names[at] == found[0]:
                 if room.serves(queue, names[at]):
@@ -463,7 +474,7 @@ def _queues(tx: Transaction, room: Room) -> Iterator[str]:
         yield from room.queues
         return
     queue: Row | None = ("",)
-    while queue := tx.one(NEXT_QUEUE, queue):
+    while (queue := tx.one(NEXT_QUEUE, queue)) and isinstance(queue[0], str):  # bytes come after every text
         yield queue[0]
 
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from everbeat.model.worker import WorkerStatus
 from everbeat.store.interface import Ours
 from everbeat.store.transaction import Transaction
-from everbeat.store.verbs.owning import STANDING
+from everbeat.store.verbs.living import BEATER
+from everbeat.store.verbs.owning import is_older
 from everbeat.store.verbs.records import text
 
 CANCEL_REQUESTED = "cancel_requested"
@@ -52,8 +53,8 @@ def owners_of(tx: Transaction, seqs: Sequence[int]) -> set[str]:
 
 def ours(tx: Transaction, worker_id: str, *, seen_beat: int) -> Ours:
     """What this worker owns, and what of it somebody wants to end. What it holds and is not here was taken from it."""
-    standing = tx.one(STANDING, (worker_id,))
-    if standing is None or standing[1] < seen_beat:
+    standing = tx.one(BEATER, (worker_id,))
+    if standing is None or is_older(standing, seen_beat):
         return Ours(alive=False, is_older=True)
     owned = {(seq, fence): bool(is_wanted) for seq, fence, is_wanted in tx.rows(OWNED_BY, (worker_id,))}
     return Ours(alive=standing[0] == WorkerStatus.ALIVE, owned=owned)

@@ -105,7 +105,7 @@ def _unknown(tx: Transaction) -> Iterator[tuple[str, str]]:
     while queue := tx.one(NEXT_QUEUE, queue):
         name: Row | None = ("",) if queue[0] not in paused else None
         while seen < NAMES and name and (name := tx.one(NEXT_NAME, (queue[0], name[0]))):
-            if name[0] not in known:
+            if name[0] not in known and isinstance(name[0], str) and isinstance(queue[0], str):
                 seen += 1
                 yield queue[0], name[0]
 

@@ -1,0 +1,99 @@
+"""Rows that can not be what they say: somebody has written them by hand, and SQLite takes any value in any column.
+
+They are found where they would be claimed, because there they would stop every worker that reads them. Such a task is
+set aside at once: FAILED and in the quarantine, with what was found in it. Values that make no sense are put right, so
+that it can be looked at and released.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from everbeat.model import event
+from everbeat.model.event import Event
+from everbeat.model.state import Change, TaskStatus
+from everbeat.store.transaction import Row, Transaction
+from everbeat.store.verbs.records import Records
+from everbeat.store.verbs.turns import hand_over
+
+ROW_UNREADABLE = "ROW_UNREADABLE"
+ACTOR = "system/claim"
+BITE = 200
+"""So many of a queue and name are set aside in one go."""
+LARGEST = 1 << 62
+
+COLUMNS = (
+    "priority", "seq", "id", "name", "queue", "fence", "attempt", "free_attempts", "crash_count", "lost_count",
+    "dispatch_count", "solo", "policy", "args", "good_until", "exclusive_key", "workflow_id", "node",
+)  # fmt: skip
+"""Of a row that is to be claimed, in its order."""
+SHAPE = (int, int, str, str, str, int, int, int, int, int, int, int)
+COUNTERS = slice(5, 11)
+NOTHING = type(None)
+
+# Primary key
+SET_ASIDE = """
+UPDATE everbeat_tasks
+   SET status = 'FAILED', quarantined = 1, fence = :fence + 1, finished_at = :now, id = :id, priority = :priority,
+       attempt = :attempt, free_attempts = :free_attempts, crash_count = :crash_count, lost_count = :lost_count,
+       dispatch_count = :dispatch_count, solo = :solo, args = :args, good_until = :good_until,
+       exclusive_key = :exclusive_key, error_code = :code, error_message = :message, error = NULL
+ WHERE seq = :seq AND status = 'PENDING'"""
+
+
+def sound(tx: Transaction, rows: Iterator[Row], flawed: list[Row]) -> Iterator[Row]:
+    """Those that can be claimed; the others are added to `flawed`."""
+    found = 0
+    for row in rows:
+        if is_sound(row):
+            yield row
+            continue
+        flawed.append(row)
+        found += 1
+        if found >= BITE:  # the rest when these are out of the way
+            tx.wakes.add((row[4], row[3]))
+            return
+
+
+def is_sound(row: Row) -> bool:
+    if tuple(map(type, row[:12])) != SHAPE or type(row[13]) is not bytes:
+        return False
+    if type(row[14]) not in (int, NOTHING) or type(row[15]) not in (str, NOTHING):
+        return False
+    return all(0 <= count < LARGEST for count in row[COUNTERS])
+
+
+def set_aside(tx: Transaction, rows: Sequence[Row]) -> None:
+    records = Records(tx)
+    for row in rows:
+        task = dict(zip(COLUMNS, row, strict=True))
+        right = {column: _right(column, value, task["seq"]) for column, value in task.items()}
+        wrong = [column for column in COLUMNS if right[column] is not task[column]]
+        reason = "; ".join(f"its {column} can not be {str(task[column])[:50]!r}" for column in wrong)
+        tx.run(SET_ASIDE, {**right, "now": tx.now, "code": ROW_UNREADABLE, "message": reason})
+        records.history(
+            task_id=right["id"], actor=ACTOR, change=Change.GIVE_UP, old=TaskStatus.PENDING, new=TaskStatus.FAILED,
+            reason=reason, attempt=right["attempt"], fence=right["fence"], worker_id=None,
+        )  # fmt: skip
+        facts = {"name": right["name"], "attempt": right["attempt"], "action": "failed", "reason": reason,
+                 "code": ROW_UNREADABLE}  # fmt: skip
+        records.event(Event(name=event.TASK_QUARANTINED, task_id=right["id"], facts=facts))
+    records.write()
+    hand_over(tx, {row[15] for row in rows if isinstance(row[15], str)})
+
+
+def _right(column: str, value: Any, seq: int) -> Any:
+    """The value itself, or one that makes sense in its place."""
+    match column:
+        case "id":
+            return value if isinstance(value, str) else f"unreadable-{seq}"
+        case "args":
+            return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
+        case "exclusive_key":
+            return value if type(value) in (str, NOTHING) else None
+        case "good_until":
+            return value if type(value) in (int, NOTHING) else None
+        case "policy" | "name" | "queue" | "seq" | "workflow_id" | "node":
+            return value
+        case "priority" | "solo":
+            return value if type(value) is int else 0
+    return value if type(value) is int and 0 <= value < LARGEST else 0
