@@ -19,23 +19,25 @@ def graph(
     success: tuple[int, ...] | None = None, nodes: Mapping[str, Mapping[str, Any]] | None = None, **after: str,
 ) -> NewWorkflow:  # fmt: skip
     """`graph(a="", b="a", c="a b")`: c waits for a and b. `nodes`: more facts of single nodes."""
-    names = list(after)
-    waited_for = {name for given in after.values() for name in given.split()}
-    made = []
+    names = {name: number for number, name in enumerate(after)}
+    waited_for: dict[int, list[str]] = {}
+    made: dict[str, dict[str, Any]] = {}
     for name, given in after.items():
-        inputs = tuple(sorted(names.index(one) for one in given.split()))
+        inputs = tuple(sorted(names[one] for one in given.split()))
+        for one in inputs:
+            waited_for.setdefault(one, []).append(name)
         facts: dict[str, Any] = {
             "name": name, "kind": NodeKind.TASK, "task_id": f"{id}:{name}", "task_name": "add", "queue": "default",
             "priority": 100, "max_attempts": 1, "args": b"{}", "inputs": inputs, "needed": len(inputs),
         }  # fmt: skip
-        made.append(NewNode(**(facts | dict((nodes or {}).get(name, {})))))
-    partial = {number for number, node in enumerate(made) if node.needed < len(node.inputs)}
-    for number, node in enumerate(made):
-        waiters = [other for other, one in enumerate(made) if number in one.inputs]
-        if waiters and partial.issuperset(waiters):
-            made[number] = NewNode(**{slot: getattr(node, slot) for slot in node.__slots__} | {"is_tolerated": True})
-    ends = tuple(number for number, name in enumerate(names) if name not in waited_for)
-    return NewWorkflow(id=id, name=id, on_error=on_error, nodes=made, outputs=outputs or ends, success=success)
+        made[name] = facts | dict((nodes or {}).get(name, {}))
+    partial = {name for name, facts in made.items() if facts["needed"] < len(facts["inputs"])}
+    for name, number in names.items():
+        waiters = waited_for.get(number, [])
+        made[name]["is_tolerated"] = bool(waiters) and partial.issuperset(waiters)
+    ends = tuple(number for number in names.values() if number not in waited_for)
+    chosen = [NewNode(**facts) for facts in made.values()]
+    return NewWorkflow(id=id, name=id, on_error=on_error, nodes=chosen, outputs=outputs or ends, success=success)
 
 
 def begin(store: Store, *flows: NewWorkflow) -> str:

@@ -2,6 +2,8 @@
 
 import json
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.conftest import OpenStore
@@ -27,7 +29,7 @@ from everbeat.model.flow import ITEM, NewWorkflow, NodeKind, NodeStatus, OnError
 from everbeat.model.order import Order
 from everbeat.model.recovery import Verdict
 from everbeat.model.state import Change
-from everbeat.store.interface import Ending, Flush, Store
+from everbeat.store.interface import Ending, Flush, Store, TaskFilter
 
 N, W = NodeStatus, WorkflowStatus
 
@@ -486,3 +488,26 @@ def test_what_a_live_workflow_needs_is_neither_purged_nor_erased(store: Store) -
     play(store)
     assert carry_out(store, Order.ERASE, "flow:a") == ["flow:a"]
     assert carry_out(store, Order.PURGE, "flow:b") == ["flow:b"]
+
+
+def test_two_workers_that_finish_the_last_two_inputs_at_the_same_moment_make_one_join(open_store: OpenStore) -> None:
+    stores = {"w1": open_store(), "w2": open_store()}
+    register(stores["w2"], "w2")
+    rounds = 200
+    for number in range(rounds):
+        begin(stores["w1"], graph(f"flow{number:03}", a="", b="", j="a b"))
+    taken = {name: [take(store, name, 1) for _ in range(rounds)] for name, store in stores.items()}
+    together = threading.Barrier(2)
+
+    def finish(name: str) -> None:
+        for claims in taken[name]:
+            together.wait(timeout=30)
+            end(stores[name], *claims.values())
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(finish, stores))
+
+    joins = take(stores["w1"], places=2 * rounds)
+    assert len(stores["w1"].tasks(TaskFilter(limit=10_000))) == 3 * rounds
+    assert list(joins) == ["j"]  # by name; one for each
+    assert sum(states(stores["w1"], f"flow{number:03}")["j"] is N.RUNNING for number in range(rounds)) == rounds

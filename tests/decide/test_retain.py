@@ -16,6 +16,7 @@ def test_each_setting_rules_its_own_records() -> None:
         Kept.HEARTBEATS: 24,
         Kept.WORKER_STATES: 168,
         Kept.WORKERS: 168,
+        Kept.WORKFLOWS: 720,
         Kept.TASKS: 720,
         Kept.ATTEMPTS: 720,
         Kept.LATE_OUTCOMES: 720,

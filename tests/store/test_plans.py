@@ -99,7 +99,9 @@ PLANS = {
     counting.NEXT_ENDED_QUEUE: ["SEARCH everbeat_tasks USING COVERING INDEX everbeat_tasks_ended (queue>?)"],
     retaining.ENDED: [
         "SEARCH everbeat_tasks USING INDEX everbeat_tasks_ended (queue=? AND status=?"
-        " AND finished_at>? AND finished_at<?)"
+        " AND finished_at>? AND finished_at<?)",
+        "CORRELATED SCALAR SUBQUERY 1",
+        "SEARCH w USING COVERING INDEX sqlite_autoindex_everbeat_workflows_1 (id=?)",
     ],
     counting.NEXT_NAME: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name>?)"],
     counting.NEXT_PRIORITY: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name=? AND priority>?)"],

@@ -21,6 +21,7 @@ from everbeat.cli import (
     recovery,
     task,
     worker,
+    workflow,
 )
 from everbeat.cli.ends import FAILED, OK, Refused, code_for
 from everbeat.errors import EverbeatError
@@ -42,6 +43,7 @@ queue.app.command("recovery-status")(recovery.recovery_status)
 queue.app.command("recovery-report")(recovery.recovery_report)
 app.add_typer(queue.app, name="queue")
 app.add_typer(task.app, name="task")
+app.add_typer(workflow.app, name="workflow")
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(db.app, name="db")
 app.command("events")(events.events)

@@ -45,6 +45,12 @@ def agree(would: str, question: str) -> None:
         raise Refused("nothing was changed")
 
 
+def clear() -> None:
+    """Begin at the top, if a person watches."""
+    if sys.stdout.isatty():
+        typer.clear()
+
+
 def rows(columns: Sequence[Column], cells: Sequence[Sequence[object]], *, empty: str) -> None:
     typer.echo(table(columns, cells, width=_width()) if cells else empty)
 

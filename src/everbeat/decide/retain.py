@@ -17,6 +17,7 @@ def cuts_for(*, heartbeat_hours: int | None, worker_state_hours: int | None, rec
         Kept.HEARTBEATS: heartbeat_hours,
         Kept.WORKER_STATES: worker_state_hours,
         Kept.WORKERS: worker_state_hours,
+        Kept.WORKFLOWS: record_hours,  # before their tasks
         Kept.TASKS: record_hours,
         Kept.ATTEMPTS: record_hours,
         Kept.LATE_OUTCOMES: record_hours,

@@ -226,7 +226,7 @@ class WorkflowInfo:
     status: WorkflowStatus
     on_error: OnError
     parent_id: str | None
-    nodes: int
+    node_count: int
     nodes_left: int
     created_at: datetime
     started_at: datetime | None

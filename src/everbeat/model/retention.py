@@ -10,6 +10,7 @@ class Kept(StrEnum):
     HEARTBEATS = "heartbeats"
     WORKER_STATES = "worker_states"
     WORKERS = "workers"
+    WORKFLOWS = "workflows"
     TASKS = "tasks"
     ATTEMPTS = "attempts"
     LATE_OUTCOMES = "late_outcomes"

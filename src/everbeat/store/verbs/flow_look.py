@@ -70,7 +70,7 @@ def results(tx: Transaction, workflow_id: str, *, outputs_only: bool) -> list[No
 
 def _info(row: Row) -> WorkflowInfo:
     return WorkflowInfo(
-        id=row[0], name=row[1], status=WorkflowStatus(row[2]), on_error=OnError(row[3]), parent_id=row[4], nodes=row[5],
+        id=row[0], name=row[1], status=WorkflowStatus(row[2]), on_error=OnError(row[3]), parent_id=row[4], node_count=row[5],
         nodes_left=row[6], created_at=moment(row[7]), started_at=moment_or_none(row[8]),
         finished_at=moment_or_none(row[9]), error_node=row[10], error_code=row[11], error_message=row[12],
         stuck=row[13],

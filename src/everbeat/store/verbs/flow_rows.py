@@ -22,7 +22,8 @@ SELECT {FLOW_COLUMNS} FROM everbeat_workflows WHERE parent_id IS NOT NULL AND ro
 SAVE = """
 UPDATE everbeat_workflows
    SET status = ?, nodes_left = ?, error_node = ?, error_code = ?, error_message = ?, paused_by = ?,
-       started_at = coalesce(started_at, ?), finished_at = ?
+       started_at = coalesce(started_at, ?),
+       finished_at = CASE WHEN ? IN ('COMPLETED', 'FAILED', 'CANCELLED') THEN coalesce(finished_at, ?) END
  WHERE id = ?"""
 
 # The primary key, and that of the task.
@@ -100,11 +101,10 @@ def tree(tx: Transaction, flow: FlowRow) -> list[FlowRow]:
 
 def save(tx: Transaction, flow: FlowRow) -> None:
     started = None if flow.status is WorkflowStatus.PENDING else tx.now
-    ended = tx.now if flow.status.is_terminal else None
     tx.run(
         SAVE,
         (flow.status.value, flow.nodes_left, flow.error_node, flow.error_code, flow.error_message, flow.paused_by,
-         started, ended, flow.id),
+         started, flow.status.value, tx.now, flow.id),
     )  # fmt: skip
 
 

@@ -3,9 +3,11 @@
 A bite is one short transaction: at most `WINDOW` small rows, or so many tasks that their arguments and results are few
 megabytes, so that no other writer waits long. It belongs to whoever holds the role, tested in the same transaction.
 
-Never deleted (PROTOCOL 32): a task that has not ended or is in the quarantine, a worker that is alive or that a task
-still names as its owner, the newest beat of a task that is owned, an event that somebody still has to be told of, and
-the history of a task that goes on.
+Workflows go as a whole, with all that is nested in them, when the last of their nodes has ended; their tasks follow.
+
+Never deleted (PROTOCOL 32): a task that has not ended, is in the quarantine or belongs to a workflow that is there, a
+worker that is alive or that a task still names as its owner, the newest beat of a task that is owned, an event that
+somebody still has to be told of, and the history of a task that goes on.
 
 Tables that are only appended to are walked by their key, which grows with time: no index is needed for it, and a clock
 that was set back makes a row stay for one more hour, not more.
@@ -18,6 +20,7 @@ from everbeat.model.event import Event
 from everbeat.model.retention import Bite, Cut, Kept
 from everbeat.model.state import TaskStatus
 from everbeat.store.transaction import Transaction
+from everbeat.store.verbs import flow_ends
 from everbeat.store.verbs.counting import NEXT_ENDED_QUEUE
 from everbeat.store.verbs.records import add_events
 from everbeat.store.verbs.totals import note, noted
@@ -74,7 +77,22 @@ DELETE FROM everbeat_workers AS w
 ENDED = """
 SELECT seq, id, length(args) + coalesce(length(result), 0) FROM everbeat_tasks
  WHERE finished_at IS NOT NULL AND queue = ? AND status = ? AND finished_at < ? AND quarantined = 0
+   AND (workflow_id IS NULL
+        OR NOT EXISTS (SELECT 1 FROM everbeat_workflows w WHERE w.id = everbeat_tasks.workflow_id))
  ORDER BY finished_at LIMIT ?"""
+
+# everbeat_workflows_ended, oldest first.
+ENDED_WORKFLOWS = """
+SELECT id, nodes FROM everbeat_workflows
+ WHERE parent_id IS NULL AND finished_at IS NOT NULL AND finished_at < ? AND nodes_left <= 0
+ ORDER BY finished_at LIMIT ?"""
+# everbeat_workflows_root, and the primary keys
+TREE = "SELECT id FROM everbeat_workflows WHERE parent_id IS NOT NULL AND root_id = ?"
+OF_A_WORKFLOW = (
+    "DELETE FROM everbeat_workflow_edges WHERE workflow_id = ?",
+    "DELETE FROM everbeat_workflow_tasks WHERE workflow_id = ?",
+    "DELETE FROM everbeat_workflows WHERE id = ?",
+)
 
 OF_A_TASK = (
     "DELETE FROM everbeat_attempts WHERE task_id = ?",
@@ -144,6 +162,22 @@ def _delete_tasks(tx: Transaction, cut: Cut, before: int) -> Bite:
     return Bite(deleted=len(chosen), after=0 if chosen else None)
 
 
+def _delete_workflows(tx: Transaction, cut: Cut, before: int) -> Bite:
+    """Each at once: nobody finds half a workflow."""
+    chosen: list[str] = []
+    size = 0
+    for workflow_id, nodes in tx.all(ENDED_WORKFLOWS, (before, TASKS)):
+        chosen.append(workflow_id)
+        size += nodes
+        if size >= WINDOW:
+            break
+    flow_ends.lock(tx, chosen)
+    inside = [workflow_id for root in chosen for (workflow_id,) in tx.all(TREE, (root,))]
+    for statement in OF_A_WORKFLOW:
+        tx.many(statement, [(workflow_id,) for workflow_id in (*inside, *chosen)])
+    return Bite(deleted=len(chosen), after=0 if chosen else None)
+
+
 def _ended_before(tx: Transaction, before: int) -> Iterator[tuple[int, str, int]]:
     terminal = [status.value for status in TaskStatus if status.is_terminal]
     queue = tx.one(NEXT_ENDED_QUEUE, ("",))
@@ -165,6 +199,7 @@ def _delete_events(tx: Transaction, cut: Cut, before: int) -> Bite:
 
 OTHERWISE: dict[Kept, Callable[[Transaction, Cut, int], Bite]] = {
     Kept.WORKERS: _delete_workers,
+    Kept.WORKFLOWS: _delete_workflows,
     Kept.TASKS: _delete_tasks,
     Kept.EVENTS: _delete_events,
 }

@@ -1,0 +1,246 @@
+"""`everbeat workflow`: how far workflows are, as a table or a graph; pause, resume, cancel, and retry what failed."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from everbeat.cli import out, which
+from everbeat.cli.ends import FAILED
+from everbeat.cli.person import actor
+from everbeat.errors import WorkflowNotFound
+from everbeat.model.flow import (
+    NodeInfo,
+    NodeKind,
+    NodeStatus,
+    WorkflowChange,
+    WorkflowInfo,
+    WorkflowStatus,
+    workflow_sources,
+)
+from everbeat.report.graph import Drawn, as_mermaid
+from everbeat.report.text import Column, ago, clean, counted, fields, plain, span, stamp
+from everbeat.store.interface import Store
+
+app = typer.Typer(help="Workflows: graphs of tasks.", no_args_is_help=True, rich_markup_mode=None)
+
+LOOK_SECONDS = 0.5
+SHOWN = 200
+"""So many nodes are listed for people, those that are not done first; --json has all."""
+
+Ids = Annotated[list[str], typer.Argument(metavar="ID", help="These workflows.")]
+
+LIST = [Column("ID"), Column("NAME", wraps=True), Column("STATUS"), Column("NODES", right=True), Column("STARTED"),
+        Column("WHY", wraps=True)]  # fmt: skip
+NODES = [Column("NODE", wraps=True), Column("STATUS"), Column("TASK", wraps=True), Column("ATTEMPT", right=True),
+         Column("TOOK", right=True), Column("WHY", wraps=True)]  # fmt: skip
+WORDS = {
+    WorkflowChange.PAUSE: "paused",
+    WorkflowChange.RESUME: "resumed",
+    WorkflowChange.CANCEL: "cancelled",
+    WorkflowChange.RETRY: "retried",
+}
+FIRST = (NodeStatus.FAILED, NodeStatus.RUNNING, NodeStatus.ENQUEUED, NodeStatus.READY, NodeStatus.CANCELLED)
+
+
+@app.command("list")
+def list_(
+    status: Annotated[
+        list[WorkflowStatus] | None, typer.Option("--status", case_sensitive=False, help="Only these; may be repeated.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Only workflows with this name.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 50,
+    db: which.Db = None,
+    app: which.App = None,
+    as_json: which.AsJson = False,
+) -> None:
+    """List workflows, newest first, without those that are nested in others."""
+    with which.existing_store(db, app) as store:
+        found = store.workflows(statuses=status or (), name=name, limit=limit)
+    if as_json:
+        out.data(found)
+        return
+    now = datetime.now(UTC)
+    rows = [
+        [
+            one.id,
+            one.name,
+            one.status,
+            f"{one.node_count - one.nodes_left}/{one.node_count}",
+            ago(one.started_at, now),
+            _why(one),
+        ]
+        for one in found
+    ]
+    out.rows(LIST, rows, empty="No workflows.")
+
+
+@app.command()
+def show(
+    workflow_id: Annotated[str, typer.Argument(metavar="ID", help="The workflow.")],
+    graph: Annotated[bool, typer.Option("--graph", help="Print the graph as a Mermaid flowchart.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again when it changes, until it has ended.")] = False,
+    db: which.Db = None,
+    app: which.App = None,
+    as_json: which.AsJson = False,
+) -> None:
+    """Show a workflow with its nodes: status, attempts, durations, errors.
+
+    With --watch, --json prints one object per line.
+    """
+    with which.existing_store(db, app) as store:
+        if not watch:
+            _show(store, _found(store, workflow_id), graph=graph, as_json=as_json)
+            return
+        with suppress(KeyboardInterrupt):
+            for info in _changes(store, workflow_id):
+                if as_json:
+                    out.data_line(_facts(store, info))
+                else:
+                    out.clear()
+                    _show(store, info, graph=graph, as_json=False)
+
+
+@app.command()
+def pause(ids: Ids, db: which.Db = None, app: which.App = None, as_json: which.AsJson = False) -> None:
+    """Start no more nodes until the workflow is resumed, in what is nested neither. What runs goes on."""
+    _change(WorkflowChange.PAUSE, ids, db, app, as_json=as_json)
+
+
+@app.command()
+def resume(ids: Ids, db: which.Db = None, app: which.App = None, as_json: which.AsJson = False) -> None:
+    """Let a paused workflow go on. Nodes that failed stay failed: `workflow retry` runs them again."""
+    _change(WorkflowChange.RESUME, ids, db, app, as_json=as_json)
+
+
+@app.command()
+def cancel(ids: Ids, db: which.Db = None, app: which.App = None, as_json: which.AsJson = False) -> None:
+    """End a workflow: what has not begun never will, what runs is told to stop."""
+    _change(WorkflowChange.CANCEL, ids, db, app, as_json=as_json)
+
+
+@app.command()
+def retry(ids: Ids, db: which.Db = None, app: which.App = None, as_json: which.AsJson = False) -> None:
+    """Run the failed nodes of a workflow again, with what was given up because of them, and go on."""
+    _change(WorkflowChange.RETRY, ids, db, app, as_json=as_json)
+
+
+def _change(change: WorkflowChange, ids: Sequence[str], db: str | None, app: str | None, *, as_json: bool) -> None:
+    done: list[str] = []
+    problems: list[str] = []
+    with which.existing_store(db, app) as store:
+        for workflow_id in dict.fromkeys(ids):
+            if store.change_workflow(change, workflow_id, actor=actor()):
+                done.append(workflow_id)
+            else:
+                problems.append(_problem(store, change, workflow_id))
+    for problem in problems:
+        out.complain(problem)
+    if as_json:
+        out.data({"count": len(done), WORDS[change]: done, "refused": problems})
+    elif done:
+        out.say(f"{counted(len(done), 'workflow')} {WORDS[change]}")
+    if problems:
+        raise typer.Exit(FAILED)
+
+
+def _problem(store: Store, change: WorkflowChange, workflow_id: str) -> str:
+    info = store.workflow(workflow_id)
+    if info is None:
+        return str(WorkflowNotFound(workflow_id, where=store.location))
+    if info.status in workflow_sources(change):
+        return f"workflow {workflow_id} is {info.status} and no node of it has failed"
+    fitting = ", ".join(dict.fromkeys(workflow_sources(change)))
+    return f"workflow {workflow_id} is {info.status}; only {fitting} can be {WORDS[change]}"
+
+
+# -- looking ----------------------------------------------------------------------------------------------------------
+
+
+def _found(store: Store, workflow_id: str) -> WorkflowInfo:
+    info = store.workflow(workflow_id)
+    if info is None:
+        raise WorkflowNotFound(workflow_id, where=store.location)
+    return info
+
+
+def _changes(store: Store, workflow_id: str) -> Iterator[WorkflowInfo]:
+    """The workflow whenever somebody has written, until it has ended."""
+    seen = None
+    while True:
+        version = store.data_version()
+        if version == seen:
+            time.sleep(LOOK_SECONDS)
+            continue
+        seen = version
+        info = _found(store, workflow_id)
+        yield info
+        if info.status.is_terminal:
+            return
+        time.sleep(LOOK_SECONDS)
+
+
+def _show(store: Store, info: WorkflowInfo, *, graph: bool, as_json: bool) -> None:
+    if as_json:
+        out.data(_facts(store, info) | ({"mermaid": as_mermaid(_drawn(store, info.id))} if graph else {}))
+    elif graph:
+        out.say(as_mermaid(_drawn(store, info.id)))
+    else:
+        _describe(info, store.workflow_nodes(info.id))
+
+
+def _facts(store: Store, info: WorkflowInfo) -> dict[str, Any]:
+    facts: dict[str, Any] = plain(info)
+    return facts | {"nodes": plain(store.workflow_nodes(info.id))}
+
+
+def _describe(info: WorkflowInfo, nodes: Sequence[NodeInfo]) -> None:
+    counts = Counter(node.status for node in nodes)
+    said: dict[str, object] = {
+        "workflow": info.id,
+        "name": info.name,
+        "status": info.status,
+        "nodes": ", ".join(f"{counts[status]} {status}" for status in NodeStatus if counts[status]),
+        "on error": info.on_error,
+        "started": stamp(info.started_at),
+        "ended": stamp(info.finished_at),
+    }
+    if info.parent_id:
+        said["nested in"] = info.parent_id
+    if _why(info):
+        said["why"] = _why(info)
+    out.say(fields(said) + "\n")
+    ordered = sorted(nodes, key=lambda node: node.status not in FIRST) if len(nodes) > SHOWN else nodes
+    out.rows(NODES, [_row(node) for node in ordered[:SHOWN]], empty="No nodes.")
+    if len(nodes) > SHOWN:
+        out.say(f"... and {len(nodes) - SHOWN} more; --json has all")
+
+
+def _row(node: NodeInfo) -> list[object]:
+    task = node.workflow_id if node.kind == NodeKind.WORKFLOW else node.task_name
+    why = node.waiting_for if node.error_code is None else f"{node.error_code}: {node.error_message or ''}"
+    waits = f"after {', '.join(node.after[:5])}" if node.status is NodeStatus.PENDING else None
+    took = span(node.duration) if node.duration is not None else None
+    return [node.name, node.status, task, node.attempt or None, took, why or waits]
+
+
+def _why(info: WorkflowInfo) -> str | None:
+    if info.stuck:
+        return f"could not be mended: {info.stuck}"
+    if info.error_code is None:
+        return None
+    return clean(f"{info.error_node}: {info.error_code}: {info.error_message or ''}")
+
+
+def _drawn(store: Store, workflow_id: str) -> list[Drawn]:
+    return [
+        Drawn(
+            name=node.name, kind=node.kind, status=node.status, after=node.after,
+            inside=_drawn(store, node.workflow_id) if node.kind == NodeKind.WORKFLOW and node.workflow_id else [],
+        )
+        for node in store.workflow_nodes(workflow_id)
+    ]  # fmt: skip

@@ -1,0 +1,130 @@
+"""What becomes of a node, and how a workflow ends: pure."""
+
+import pytest
+
+from everbeat.decide import splice
+from everbeat.decide.flow import Flow, Waiting, end_of_task, is_same, state_of, turn_of
+from everbeat.model.flow import (
+    ITEM,
+    NODE_CHANGES,
+    WORKFLOW_CHANGES,
+    NodeStatus,
+    OnError,
+    WorkflowChange,
+    WorkflowStatus,
+)
+from everbeat.model.state import TaskStatus
+
+N, W = NodeStatus, WorkflowStatus
+
+
+@pytest.mark.parametrize(
+    ("needed", "left", "ok", "failed", "allow_failed", "turn"),
+    [
+        (3, 3, 0, 0, False, N.PENDING),
+        (3, 1, 2, 0, False, N.PENDING),
+        (3, 0, 3, 0, False, N.READY),
+        (3, 2, 0, 1, False, N.SKIPPED),
+        (3, 2, 0, 0, False, N.SKIPPED),
+        (3, 1, 1, 1, True, N.PENDING),
+        (3, 0, 1, 2, True, N.READY),
+        (1, 2, 1, 0, False, N.READY),
+        (1, 1, 0, 2, False, N.PENDING),
+        (1, 0, 0, 3, False, N.FAILED),
+        (1, 0, 0, 0, False, N.SKIPPED),
+        (2, 1, 0, 2, False, N.FAILED),
+        (2, 1, 1, 1, False, N.PENDING),
+    ],
+)
+def test_a_join_of_three(needed: int, left: int, ok: int, failed: int, allow_failed: bool, turn: NodeStatus) -> None:
+    node = Waiting(deps=3, needed=needed, left=left, ok=ok, failed=failed, allow_failed=allow_failed)
+
+    assert turn_of(node).status is turn
+
+
+def test_a_condition_waits_for_the_node_it_asks() -> None:
+    node = Waiting(deps=2, needed=1, left=1, ok=1, failed=0)
+    condition = '{"when":[{"node":4,"in":[true]}]}'
+
+    assert turn_of(node, condition, {}).status is N.PENDING
+    assert turn_of(node, condition, {4: b"true"}).status is N.READY
+    assert turn_of(node, condition, {4: b"1"}).status is N.SKIPPED
+    assert turn_of(node, condition, {4: None}).status is N.SKIPPED
+
+
+def test_a_condition_that_is_none_is_an_error_that_says_so() -> None:
+    node = Waiting(deps=0, needed=0, left=0, ok=0, failed=0)
+
+    for damaged in ("no json", "[]", '{"when":[1]}', '{"unless":[{"node":"x","in":[]}]}'):
+        with pytest.raises(ValueError):
+            turn_of(node, damaged, {})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [(1, 1.0, True), (True, 1, False), (None, None, True), ([1, {"a": True}], [1, {"a": 1}], False), ("1", 1, False),
+     ({"a": [1.0]}, {"a": [1]}, True)],
+)  # fmt: skip
+def test_values_are_compared_as_json_has_them(one: object, other: object, same: bool) -> None:
+    assert is_same(one, other) is same
+
+
+@pytest.mark.parametrize("status", [status for status in TaskStatus if status.is_terminal])
+def test_every_end_of_a_task_is_the_end_of_a_node(status: TaskStatus) -> None:
+    turn = end_of_task(status, has_result=False, code=None, message=None)
+
+    assert turn.status.is_terminal
+    assert turn.code
+    assert turn.message
+
+
+@pytest.mark.parametrize(
+    ("on_error", "has_error", "required", "end"),
+    [
+        (OnError.FAIL, False, None, W.COMPLETED),
+        (OnError.FAIL, True, None, W.FAILED),
+        (OnError.CONTINUE, True, None, W.COMPLETED),
+        (OnError.FAIL, True, [N.COMPLETED], W.COMPLETED),
+        (OnError.CONTINUE, False, [N.COMPLETED, N.SKIPPED], W.FAILED),
+    ],
+)
+def test_the_end_of_a_workflow(
+    on_error: OnError, has_error: bool, required: list[NodeStatus] | None, end: WorkflowStatus
+) -> None:
+    flow = Flow(status=W.RUNNING, on_error=on_error, nodes_left=0, has_error=has_error, required=required)
+
+    assert state_of(flow) is end
+
+
+@pytest.mark.parametrize("status", [W.PENDING, W.CANCELLED, W.FAILED, W.COMPLETED])
+def test_what_has_ended_or_not_begun_is_left_alone(status: WorkflowStatus) -> None:
+    assert state_of(Flow(status=status, on_error=OnError.FAIL, nodes_left=0, has_error=True)) is status
+
+
+def test_terminal_is_terminal_for_automation() -> None:
+    leaving = {change for (state, change), _ in WORKFLOW_CHANGES.items() if state.is_terminal}
+
+    assert leaving == {WorkflowChange.RETRY}
+    assert {change.value for (state, change) in NODE_CHANGES if state.is_terminal} == {"reopen"}
+    assert not [state for state, _ in WORKFLOW_CHANGES if state is W.CANCELLED]
+
+
+def test_values_are_put_into_their_places_and_nowhere_else() -> None:
+    args = b'{"a":[null,null],"b":"null"}'
+
+    assert splice.put_in(args, [(6, 3), (11, 7)], {3: b'"null"', 7: b"{}"}) == b'{"a":["null",{}],"b":"null"}'
+    for wrong in ([(5, 3)], [(11, 3), (6, 3)], [(6, 4)]):
+        with pytest.raises(ValueError):
+            splice.put_in(args, wrong, {3: b"1"})
+
+
+def test_the_element_of_a_map_moves_the_places_behind_it() -> None:
+    args, left = splice.put_item_in(b'{"k":null,"x":null,"y":null}', [(5, 1), (14, ITEM), (23, 2)], b'"long element"')
+
+    assert splice.put_in(args, left, {1: b"1", 2: b"2"}) == b'{"k":1,"x":"long element","y":2}'
+
+
+def test_references_that_are_none_are_refused() -> None:
+    for damaged in ("no json", "5", "[1]", '[["a",1]]', "{}x"):
+        with pytest.raises(ValueError):
+            splice.load(damaged)
