@@ -5,6 +5,7 @@ Runs in the process that has imported the application; the answer is plain JSON 
 
 import importlib
 import inspect
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from operator import attrgetter
@@ -16,6 +17,7 @@ from everbeat.errors import PayloadError
 from everbeat.ids import full_name
 from everbeat.model.recovery import RecoveryPolicy
 from everbeat.model.state import Change
+from everbeat.workflow import Workflow
 
 if TYPE_CHECKING:
     from everbeat.app import Everbeat
@@ -31,6 +33,7 @@ def checked(app: "Everbeat", *, why_not_fork: str | None) -> dict[str, Any]:
     return {
         "store": app.config.broker.location,
         "tasks": [_rules(task, recovery) for task in tasks],
+        "workflows": [{"name": flow.name, "nodes": len(flow.nodes)} for flow in _workflows(app)],
         "fork_server": {"usable": why_not_fork is None, "why_not": why_not_fork},
         "configuration": [
             {"key": one.key, "value": one.value, "origin": one.origin} for one in effective(app.config)
@@ -43,7 +46,7 @@ def checked(app: "Everbeat", *, why_not_fork: str | None) -> dict[str, Any]:
 def unusable(message: str) -> dict[str, Any]:
     """An application that can not even be imported."""
     return {
-        "store": None, "tasks": [], "fork_server": None, "configuration": [],
+        "store": None, "tasks": [], "workflows": [], "fork_server": None, "configuration": [],
         "problems": [{"task": None, "problem": message}], "warnings": [],
     }  # fmt: skip
 
@@ -98,7 +101,15 @@ def _app_problems(app: "Everbeat") -> list[Found]:
     said = (
         ["eager is set: a worker refuses to start, because tasks run where they are sent"] if app.config.eager else []
     )
+    said += [f"workflow {flow.name}: {problem}" for flow in _workflows(app) for problem in flow.problems(app)]
     return [{"task": None, "problem": words} for words in said]
+
+
+def _workflows(app: "Everbeat") -> list[Workflow]:
+    """Those that the modules of its tasks have as a whole: one that a function builds is checked when it is started."""
+    modules = {task.function.__module__ for task in app.tasks.values()}
+    found = [vars(sys.modules[name]) for name in sorted(modules) if name in sys.modules]
+    return list(dict.fromkeys(one for names in found for one in names.values() if isinstance(one, Workflow)))
 
 
 def _app_doubts(app: "Everbeat") -> list[Found]:

@@ -44,6 +44,7 @@ class Node:
         unless: Condition | Iterable[Condition] | None,
     ) -> None:  # fmt: skip
         self.flow = flow
+        self.number = len(flow.nodes)
         self.name = ""
         self.what = what
         self.args = args
@@ -121,7 +122,7 @@ class Workflow:
         **kwargs: Any,
     ) -> Node:
         """Add a call of a task, `task.options(...)`, or a whole workflow. Nodes among the arguments, also in lists and
-        dicts, are their results.
+        dicts, are their results; nodes of a nested workflow may use those of the workflows around it.
 
         `join`: it starts when `all` its inputs have completed, `any` one of them, or a `quorum` of `min_success`.
         `allow_failed`: it starts when all have ended, and receives failures as `NodeFailure` values.
@@ -196,14 +197,31 @@ def inputs_of(node: Node) -> list[Node]:
     """The nodes it waits for, each once: its arguments, what it runs over or is after, what its conditions ask."""
     found = [*_nodes_in((node.args, node.kwargs)), *([node.over] if node.over is not None else []), *node.order]
     found += [condition.node for condition in (*node.when, *node.unless) if isinstance(condition, Condition)]
+    if isinstance(node.what, Workflow):
+        found += _inputs_from_outside(node.what, {node.what})
     return list(dict.fromkeys(one for one in found if isinstance(one, Node)))
+
+
+def own_inputs(node: Node) -> list[Node]:
+    """Those of its own workflow. It is started after the others anyway, as is all of its workflow."""
+    return [one for one in inputs_of(node) if one.flow is node.flow]
+
+
+def _inputs_from_outside(flow: Workflow, seen: set[Workflow]) -> list[Node]:
+    """What the nodes of a nested workflow, and of those in it, want from the workflows around it."""
+    found: list[Node] = []
+    for node in flow.nodes:
+        found += [one for one in (*_nodes_in((node.args, node.kwargs)), *node.order, node.over) if one is not None]
+        if isinstance(node.what, Workflow) and node.what not in seen:
+            found += _inputs_from_outside(node.what, seen | {node.what})
+    return [one for one in found if isinstance(one, Node) and one.flow is not flow]
 
 
 def joined_by(node: Node) -> list[Node]:
     """Without those that only its conditions ask."""
     asked = {condition.node for condition in (*node.when, *node.unless) if isinstance(condition, Condition)}
     plain = {*_nodes_in((node.args, node.kwargs)), *node.order, node.over}
-    return [one for one in inputs_of(node) if one not in asked or one in plain]
+    return [one for one in own_inputs(node) if one not in asked or one in plain]
 
 
 def _nodes_in(value: Any) -> list[Node]:

@@ -15,10 +15,10 @@ import msgspec
 
 from everbeat.errors import PayloadError, WorkflowInvalid
 from everbeat.ids import name_problem
-from everbeat.model.flow import ITEM, NewNode, NewWorkflow, NodeKind, Reference
+from everbeat.model.flow import ITEM, Named, NewNode, NewWorkflow, NodeKind, Reference
 from everbeat.options import PLAIN, SendOptions
 from everbeat.task import Sender, Task
-from everbeat.workflow import Condition, Node, Workflow, inputs_of, joined_by
+from everbeat.workflow import Condition, Node, Workflow, inputs_of, joined_by, own_inputs
 
 if TYPE_CHECKING:
     from everbeat.app import Everbeat
@@ -45,7 +45,7 @@ def plan(flow: Workflow, app: "Everbeat", *, id: str | None = None) -> list[NewW
     problems += planner.problems(flow, [])
     if problems:
         raise WorkflowInvalid(problems, subject=f"workflow {flow.name}")
-    return planner.planned(flow, id or app.make_ids(1)[0], parent=None)
+    return planner.planned([flow], id or app.make_ids(1)[0], parent=None)
 
 
 def problems_of(flow: Workflow, app: "Everbeat") -> list[str]:
@@ -75,9 +75,12 @@ class _Planner:
         return found if not around else [f"in {path}: {said}" if not said.startswith("in ") else said for said in found]
 
     def _of_node(self, flow: Workflow, node: Node, around: Sequence[Workflow]) -> Iterator[str]:
+        asked = [condition.node for condition in (*node.when, *node.unless) if isinstance(condition, Condition)]
         for one in inputs_of(node):
-            if one.flow is not flow:
-                yield f"it waits for {one.name}, which belongs to the workflow {one.flow.name}"
+            if one.flow not in around:
+                yield f"it waits for {one.name}, which belongs to the workflow {one.flow.name}, not around this one"
+            elif one in asked and one.flow is not flow:
+                yield f"its condition asks {one.name}, which belongs to the workflow {one.flow.name}"
         if not all(isinstance(one, Node) for one in node.order):
             yield "after= takes nodes of this workflow"
         if node.over is not None and not isinstance(node.over, Node):
@@ -111,23 +114,25 @@ class _Planner:
 
     # -- what is stored -----------------------------------------------------------------------------------------------
 
-    def planned(self, flow: Workflow, id: str, parent: tuple[str, int] | None) -> list[NewWorkflow]:
+    def planned(self, around: Sequence[Workflow], id: str, parent: tuple[str, int] | None) -> list[NewWorkflow]:
+        """The last of these, with what is nested in it."""
+        flow = around[-1]
         numbers = {node: number for number, node in enumerate(flow.nodes)}
         ids = self._app.make_ids(len(flow.nodes))
         outputs = _outputs(flow)
-        partial = {node for node in flow.nodes if _needed(node) < len(inputs_of(node))}
+        partial = {node for node in flow.nodes if _needed(node) < len(own_inputs(node))}
         waiters: dict[Node, list[Node]] = {}
         for node in flow.nodes:
-            for one in inputs_of(node):
+            for one in own_inputs(node):
                 waiters.setdefault(one, []).append(node)
         nodes: list[NewNode] = []
         nested: list[NewWorkflow] = []
         for node, node_id in zip(flow.nodes, ids, strict=True):
-            new = self._node(node, node_id, numbers)
+            new = self._node(node, node_id, numbers, around)
             mine = waiters.get(node, [])
             nodes.append(replace(new, is_tolerated=bool(mine) and all(one in partial for one in mine)))
             if isinstance(node.what, Workflow):
-                nested += self.planned(node.what, node_id, (id, numbers[node]))
+                nested += self.planned([*around, node.what], node_id, (id, numbers[node]))
         whole = NewWorkflow(
             id=id, name=flow.name, on_error=flow.on_error, nodes=nodes, outputs=tuple(numbers[one] for one in outputs),
             success=None if flow.success is None else tuple(numbers[one] for one in flow.success),
@@ -136,8 +141,8 @@ class _Planner:
         )  # fmt: skip
         return [replace(whole, digest=_digest([whole, *nested])), *nested]
 
-    def _node(self, node: Node, node_id: str, numbers: dict[Node, int]) -> NewNode:
-        inputs = tuple(sorted(numbers[one] for one in inputs_of(node)))
+    def _node(self, node: Node, node_id: str, numbers: dict[Node, int], around: Sequence[Workflow]) -> NewNode:
+        inputs = tuple(sorted(numbers[one] for one in own_inputs(node)))
         new = NewNode(
             name=node.name, kind=NodeKind.TASK, inputs=inputs, needed=_needed(node), allow_failed=node.allow_failed,
             condition=_condition(node, numbers), over=None if node.over is None else numbers[node.over],
@@ -146,9 +151,7 @@ class _Planner:
             return replace(new, kind=NodeKind.WORKFLOW, child_id=node_id, shape=json.dumps(shape_of(node)))
         task, options = sent(node)
         raw, holes = self._calls[node]
-        references: tuple[Reference, ...] = tuple(
-            (at, ITEM if one is ELEMENT else numbers[one]) for at, one in holes
-        )  # fmt: skip
+        references: tuple[Reference, ...] = tuple((at, *_named(one, around)) for at, one in holes)
         new = replace(
             new, task_name=task.name, queue=options.queue or task.queue, priority=options.priority or task.priority,
             max_attempts=task.policy.max_attempts, policy=task.policy.dump(), exclusive_key=options.exclusive_key,
@@ -157,6 +160,13 @@ class _Planner:
         if node.over is not None:
             return replace(new, kind=NodeKind.MAP, child_id=node_id)
         return replace(new, task_id=node_id)
+
+
+def _named(node: Node, around: Sequence[Workflow]) -> Named:
+    """By its number, and how far out it is."""
+    if node is ELEMENT:
+        return ITEM, 0
+    return node.number, len(around) - 1 - list(around).index(node.flow)
 
 
 def sent(node: Node) -> tuple[Any, SendOptions]:
@@ -168,7 +178,7 @@ def cycle_in(flow: Workflow) -> list[Node] | None:
     """A way from a node back to it, if there is one."""
     done: set[Node] = set()
     for first in flow.nodes:
-        path: dict[Node, Iterator[Node]] = {} if first in done else {first: iter(inputs_of(first))}
+        path: dict[Node, Iterator[Node]] = {} if first in done else {first: iter(own_inputs(first))}
         while path:
             node = next(reversed(path))
             before = next(path[node], None)
@@ -179,7 +189,7 @@ def cycle_in(flow: Workflow) -> list[Node] | None:
                 way = list(path)
                 return [before, *reversed(way[way.index(before) :])]
             elif before not in done and before.flow is flow:
-                path[before] = iter(inputs_of(before))
+                path[before] = iter(own_inputs(before))
     return None
 
 
@@ -194,14 +204,14 @@ def shape_of(node: Node) -> dict[str, Any]:
 def _outputs(flow: Workflow) -> list[Node]:
     if flow.output is not None:
         return [flow.output] if isinstance(flow.output, Node) else list(flow.output)
-    waited_for = {one for node in flow.nodes for one in inputs_of(node)}
+    waited_for = {one for node in flow.nodes for one in own_inputs(node)}
     return [node for node in flow.nodes if node not in waited_for]
 
 
 def _needed(node: Node) -> int:
     if node.join == "any":
         return 1
-    return int(node.min_success or 1) if node.join == "quorum" else len(inputs_of(node))
+    return int(node.min_success or 1) if node.join == "quorum" else len(own_inputs(node))
 
 
 def _of_the_whole(flow: Workflow) -> Iterator[str]:
@@ -235,7 +245,7 @@ def _of_join(node: Node) -> Iterator[str]:
     if node.join in ("any", "quorum"):
         if not inputs:
             yield f"join={node.join!r} needs inputs"
-        if len(joined_by(node)) < len(inputs_of(node)):
+        if len(joined_by(node)) < len(own_inputs(node)):
             yield f"with join={node.join!r}, conditions can only ask what is among its inputs"
 
 

@@ -25,4 +25,6 @@ def test_every_command_of_the_readme_exists() -> None:
         "task accept ID", "task cancel [ID]...", "task enqueue NAME", "task erase [ID]...", "task fail [ID]...",
         "task history ID", "task list", "task purge [ID]...", "task requeue [ID]...", "task retry [ID]...",
         "task show ID", "worker health [NAME]", "worker list", "worker start MODULE:APP",
+        "workflow cancel ID...", "workflow list", "workflow pause ID...", "workflow resume ID...",
+        "workflow retry ID...", "workflow show ID",
     ]  # fmt: skip

@@ -112,19 +112,25 @@ def test_terminal_is_terminal_for_automation() -> None:
 def test_values_are_put_into_their_places_and_nowhere_else() -> None:
     args = b'{"a":[null,null],"b":"null"}'
 
-    assert splice.put_in(args, [(6, 3), (11, 7)], {3: b'"null"', 7: b"{}"}) == b'{"a":["null",{}],"b":"null"}'
-    for wrong in ([(5, 3)], [(11, 3), (6, 3)], [(6, 4)]):
+    assert (
+        splice.put_in(args, [(6, (3, 0)), (11, (7, 1))], {(3, 0): b'"null"', (7, 1): b"{}"})
+        == b'{"a":["null",{}],"b":"null"}'
+    )
+    for wrong in ([(5, (3, 0))], [(11, (3, 0)), (6, (3, 0))], [(6, (3, 1))]):
         with pytest.raises(ValueError):
-            splice.put_in(args, wrong, {3: b"1"})
+            splice.put_in(args, wrong, {(3, 0): b"1"})
 
 
 def test_the_element_of_a_map_moves_the_places_behind_it() -> None:
-    args, left = splice.put_item_in(b'{"k":null,"x":null,"y":null}', [(5, 1), (14, ITEM), (23, 2)], b'"long element"')
+    args, left = splice.put_item_in(
+        b'{"k":null,"x":null,"y":null}', [(5, (1, 0)), (14, (ITEM, 0)), (23, (2, 0))], b'"long element"'
+    )
 
-    assert splice.put_in(args, left, {1: b"1", 2: b"2"}) == b'{"k":1,"x":"long element","y":2}'
+    assert splice.put_in(args, left, {(1, 0): b"1", (2, 0): b"2"}) == b'{"k":1,"x":"long element","y":2}'
 
 
 def test_references_that_are_none_are_refused() -> None:
-    for damaged in ("no json", "5", "[1]", '[["a",1]]', "{}x"):
+    assert splice.load("[[5,1],[9,2,3]]") == [(5, (1, 0)), (9, (2, 3))]
+    for damaged in ("no json", "5", "[1]", '[["a",1]]', "{}x", "[[1,2,3,4]]", "[[1]]"):
         with pytest.raises(ValueError):
             splice.load(damaged)

@@ -1,4 +1,4 @@
-"""The examples of docs/tasks.md and docs/testing.md are run, not only read."""
+"""The examples of docs/tasks.md, docs/workflows.md and docs/testing.md are run, not only read."""
 
 import os
 import re
@@ -17,24 +17,27 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^`(\w+\.py)`:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def run(block: str, module: ModuleType) -> None:
-    exec(compile(block, "docs/tasks.md", "exec"), vars(module))
+def run(block: str, module: ModuleType, page: str) -> None:
+    exec(compile(block, f"docs/{page}", "exec"), vars(module))
 
 
-def test_the_examples_about_tasks_are_one_program_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("page", "least"), [("tasks.md", 10), ("workflows.md", 6)])
+def test_the_examples_of_a_page_are_one_program_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str, least: int
+) -> None:
     monkeypatch.chdir(tmp_path)
-    first, *others = BLOCK.findall((DOCS / "tasks.md").read_text())
+    first, *others = BLOCK.findall((DOCS / page).read_text())
     module = ModuleType("shop")
     monkeypatch.setitem(sys.modules, "shop", module)
-    run(first, module)
+    run(first, module, page)
 
     with module.app.testing() as t:
         for block in others:
-            run(block, module)
+            run(block, module, page)
         t.advance(60)
         t.run_pending()
 
-    assert len(others) > 10
+    assert len(others) >= least
 
 
 def test_the_examples_about_testing_pass(tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ def _print(target: str, said: dict[str, Any]) -> None:
     if said["store"] is not None:
         out.say(f"{target}: {counted(len(said['tasks']), 'task')}, store {clean(said['store'])}\n")
         out.rows(COLUMNS, [_row(task) for task in said["tasks"]], empty="no tasks")
+        for flow in said["workflows"]:
+            out.say(f"workflow {clean(flow['name'])}: {counted(flow['nodes'], 'node')}")
         out.say("\nkeys, good_until and delays are given with each sending")
         _print_settings(said["configuration"])
         server = said["fork_server"]

@@ -48,7 +48,7 @@ def agree(would: str, question: str) -> None:
 def clear() -> None:
     """Begin at the top, if a person watches."""
     if sys.stdout.isatty():
-        typer.clear()
+        typer.echo("\033[H\033[2J", nl=False)
 
 
 def rows(columns: Sequence[Column], cells: Sequence[Sequence[object]], *, empty: str) -> None:

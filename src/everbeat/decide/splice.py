@@ -7,12 +7,16 @@ can be taken for a place, because places are counted in bytes and not marked by 
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from everbeat.model.flow import ITEM, Reference
+from everbeat.model.flow import ITEM, Named, Reference
 
+Place = tuple[int, Named]
+"""Where in the arguments, and what belongs there."""
 HOLE = b"null"
+ELEMENT: Named = (ITEM, 0)
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -20,40 +24,43 @@ def dump(references: Sequence[Reference]) -> str | None:
     return json.dumps(references, separators=(",", ":")) if references else None
 
 
-def load(stored: str | None) -> list[Reference]:
+def load(stored: str | None) -> list[Place]:
     """ValueError if it is no list of places."""
     if stored is None:
         return []
-    said = json.loads(stored)
+    return _places(json.loads(stored))
+
+
+def _places(said: Any) -> list[Place]:
     try:
-        found = [(at, node) for at, node in said]
+        found = [(at, (node, *(outwards or (0,)))) for at, node, *outwards in said]
     except TypeError as error:
-        raise ValueError(f"references are not understood: {stored[:100]}") from error
-    if not all(isinstance(at, int) and isinstance(node, int) for at, node in found):
-        raise ValueError(f"references are not understood: {stored[:100]}")
+        raise ValueError(f"references are not understood: {str(said)[:100]}") from error
+    if not all(
+        isinstance(at, int) and len(named) == 2 and all(isinstance(n, int) for n in named) for at, named in found
+    ):
+        raise ValueError(f"references are not understood: {str(said)[:100]}")
     return found
 
 
-def put_in(args: bytes, references: Sequence[Reference], values: Mapping[int, bytes]) -> bytes:
+def put_in(args: bytes, places: Sequence[Place], values: Mapping[Named, bytes]) -> bytes:
     """The arguments with their values. ValueError if a value is missing or its place is not there."""
     parts: list[bytes] = []
     done = 0
-    for at, node in references:
-        if at < done or args[at : at + len(HOLE)] != HOLE or node not in values:
+    for at, named in places:
+        if at < done or args[at : at + len(HOLE)] != HOLE or named not in values:
             raise ValueError(f"there is no value for byte {at} of the arguments, or no place")
-        parts += (args[done:at], values[node])
+        parts += (args[done:at], values[named])
         done = at + len(HOLE)
     return b"".join((*parts, args[done:]))
 
 
-def put_item_in(args: bytes, references: Sequence[Reference], item: bytes) -> tuple[bytes, list[Reference]]:
+def put_item_in(args: bytes, places: Sequence[Place], item: bytes) -> tuple[bytes, list[Place]]:
     """The arguments with the element of a map, and the places that are left."""
-    mine = [reference for reference in references if reference[1] == ITEM]
+    mine = [place for place in places if place[1] == ELEMENT]
     longer = len(item) - len(HOLE)
-    left = [
-        (at + longer * sum(place < at for place, _ in mine), node) for at, node in references if node != ITEM
-    ]  # fmt: skip
-    return put_in(args, mine, {ITEM: item}), left
+    left = [(at + longer * sum(mine_at < at for mine_at, _ in mine), named) for at, named in places if named != ELEMENT]
+    return put_in(args, mine, {ELEMENT: item}), left
 
 
 def elements(raw: bytes) -> list[bytes]:

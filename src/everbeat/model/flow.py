@@ -142,8 +142,11 @@ class NodeFailure:
 ITEM = -1
 """In place of a node in a reference: the element that a map runs over."""
 
-Reference = tuple[int, int]
-"""Where in the arguments, in bytes, the result of which node belongs. `null` stands there."""
+Named = tuple[int, int]
+"""A node by its number, and how many workflows further out it is: 0 in the same one."""
+Reference = tuple[int, int] | tuple[int, int, int]
+"""Where in the arguments, in bytes, the result of which node belongs; the third number is as in `Named`, 0 if it is not
+given. `null` stands there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

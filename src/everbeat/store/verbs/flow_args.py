@@ -9,10 +9,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from everbeat.decide import splice
-from everbeat.model.flow import RESULT_NOT_AVAILABLE, NodeStatus, Reference
+from everbeat.model.flow import RESULT_NOT_AVAILABLE, Named, NodeStatus
 from everbeat.model.task import Claim
 from everbeat.store.transaction import Transaction
-from everbeat.store.verbs.flow_rows import Value, among, values
+from everbeat.store.verbs.flow_rows import VALUES, Value, among, referred_to, value_of
 
 NOTHING = b""
 SCOPE = "SELECT scope_id FROM everbeat_workflows WHERE id = ?"
@@ -37,24 +37,24 @@ def _complete(tx: Transaction, workflow_id: str, claims: Sequence[Claim]) -> Non
         return
     scope = tx.one(SCOPE, (workflow_id,))
     references = {node: _loaded(refs) for node, refs in stored.items()}
-    wanted = {node for places in references.values() for _, node in places or ()}
-    found = values(tx, scope[0] if scope else workflow_id, wanted)
-    known = {node: _as_json(value) for node, value in found.items()}
+    wanted = {named for places in references.values() for _, named in places or ()}
+    found = referred_to(tx, VALUES, scope[0] if scope else workflow_id, wanted)
+    known = {named: _as_json(value_of(row)) for named, row in found}
     for claim in claims:
         if claim.node in references:
             claim.args = _put_together(claim.args, references[claim.node], known)
 
 
-def _put_together(args: bytes, references: list[Reference] | None, known: dict[int, bytes]) -> bytes:
-    if references is None:
+def _put_together(args: bytes, places: list[splice.Place] | None, known: dict[Named, bytes]) -> bytes:
+    if places is None:
         return NOTHING
     try:
-        return splice.put_in(args, references, known)
+        return splice.put_in(args, places, known)
     except ValueError:
         return NOTHING
 
 
-def _loaded(stored: str) -> list[Reference] | None:
+def _loaded(stored: str) -> list[splice.Place] | None:
     try:
         return splice.load(stored)
     except ValueError:

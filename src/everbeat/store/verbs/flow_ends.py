@@ -8,7 +8,7 @@ same, and repeat their work besides.) Roots are locked in the order of their ids
 each other in a ring.
 
 A workflow whose rows make no sense does not keep the outcome of a task from being stored: it is left as it is, and
-told; `flow_mend` tries again.
+told; `flow_mend` tries again. What the code of a sensitive task said is not copied (PROTOCOL 41).
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,6 +20,7 @@ from everbeat.model.state import TaskStatus
 from everbeat.store.transaction import RowRefused, Transaction
 from everbeat.store.verbs.flow_advance import Ends, advance
 from everbeat.store.verbs.flow_rows import NodeEnd, among
+from everbeat.store.verbs.looking import shown_message
 from everbeat.store.verbs.records import add_events
 
 Roots = dict[str, str]
@@ -30,7 +31,7 @@ LOCK = "SELECT id FROM everbeat_workflows WHERE id IN ({marks}) ORDER BY id /*pg
 WORKFLOWS_OF = """
 SELECT DISTINCT workflow_id FROM everbeat_tasks WHERE seq IN ({marks}) AND workflow_id IS NOT NULL"""
 ENDED = """
-SELECT workflow_id, node, status, CASE WHEN result IS NULL THEN 0 ELSE 1 END, error_code, error_message
+SELECT workflow_id, node, status, CASE WHEN result IS NULL THEN 0 ELSE 1 END, error_code, error_message, policy
   FROM everbeat_tasks
  WHERE seq IN ({marks}) AND workflow_id IS NOT NULL AND status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')"""
 
@@ -55,9 +56,10 @@ def follow(tx: Transaction, roots: Roots, seqs: Sequence[int]) -> None:
     if not roots:
         return
     trees: dict[str, Ends] = {}
-    for workflow_id, node, status, has_result, code, message in among(tx, ENDED, (), seqs):
+    for workflow_id, node, status, has_result, code, message, policy in among(tx, ENDED, (), seqs):
         if workflow_id in roots:
-            turn = end_of_task(TaskStatus(status), has_result=bool(has_result), code=code, message=message)
+            shown = shown_message(code, message, policy)
+            turn = end_of_task(TaskStatus(status), has_result=bool(has_result), code=code, message=shown)
             trees.setdefault(roots[workflow_id], {}).setdefault(workflow_id, []).append(NodeEnd(node, turn))
     for root, ends in trees.items():
         try:

@@ -1,4 +1,5 @@
-"""The read side of workflows: how far they are, what became of their nodes, what they resulted in."""
+"""The read side of workflows: how far they are, what became of their nodes, what they resulted in. Only `results`,
+which is for the sender, has what the code of a sensitive task said in its errors (PROTOCOL 41)."""
 
 import json
 from collections import defaultdict
@@ -31,7 +32,7 @@ SELECT e.next, n.name FROM everbeat_workflow_edges e
  WHERE e.workflow_id = ? ORDER BY e.next, e.node"""
 RESULTS = """
 SELECT n.node, n.name, n.kind, n.status, n.task_id, n.task_name, n.shape, coalesce(n.result, t.result), n.error_code,
-       n.error_message, t.attempt, t.error
+       coalesce(t.error_message, n.error_message), t.attempt, t.error
   FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
  WHERE n.workflow_id = ? ORDER BY n.node"""
 
@@ -70,8 +71,8 @@ def results(tx: Transaction, workflow_id: str, *, outputs_only: bool) -> list[No
 
 def _info(row: Row) -> WorkflowInfo:
     return WorkflowInfo(
-        id=row[0], name=row[1], status=WorkflowStatus(row[2]), on_error=OnError(row[3]), parent_id=row[4], node_count=row[5],
-        nodes_left=row[6], created_at=moment(row[7]), started_at=moment_or_none(row[8]),
+        id=row[0], name=row[1], status=WorkflowStatus(row[2]), on_error=OnError(row[3]), parent_id=row[4],
+        node_count=row[5], nodes_left=row[6], created_at=moment(row[7]), started_at=moment_or_none(row[8]),
         finished_at=moment_or_none(row[9]), error_node=row[10], error_code=row[11], error_message=row[12],
         stuck=row[13],
     )  # fmt: skip

@@ -22,6 +22,7 @@ from everbeat.store.verbs.flow_advance import advance, decide, ending_of
 from everbeat.store.verbs.flow_ends import lock
 from everbeat.store.verbs.flow_orders import CANCEL_NODES
 from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, save, tree, values
+from everbeat.store.verbs.looking import shown_message
 from everbeat.store.verbs.records import add_events, text
 
 ACTOR = "system/recovery"
@@ -34,7 +35,8 @@ SELECT id FROM everbeat_workflows
 
 # everbeat_workflow_tasks_live and the unique index on the id of a task
 OUT_OF_STEP = """
-SELECT n.node, n.kind, t.status, CASE WHEN t.result IS NULL THEN 0 ELSE 1 END, t.error_code, t.error_message, n.child_id
+SELECT n.node, n.kind, t.status, CASE WHEN t.result IS NULL THEN 0 ELSE 1 END, t.error_code, t.error_message,
+       n.child_id, n.policy
   FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
  WHERE n.workflow_id = ? AND n.status IN ('ENQUEUED', 'RUNNING')
    AND (n.kind <> 'task' OR t.id IS NULL OR t.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED'))"""
@@ -117,7 +119,7 @@ def _tears(tx: Transaction, root: FlowRow) -> Iterator[Tear]:
 
 def _tear(tx: Transaction, flow: FlowRow, flows: dict[str, FlowRow]) -> Tear:
     tear = Tear(flow)
-    for node, kind, status, has_result, code, message, child_id in tx.all(OUT_OF_STEP, (flow.id,)):
+    for node, kind, status, has_result, code, message, child_id, policy in tx.all(OUT_OF_STEP, (flow.id,)):
         if kind != NodeKind.TASK:
             _look_inside(tx, tear, node, flows.get(child_id))
             continue
@@ -125,7 +127,8 @@ def _tear(tx: Transaction, flow: FlowRow, flows: dict[str, FlowRow]) -> Tear:
             said = "its task is gone, and nobody knows whether it ran"
             turn = Turn(status=NodeStatus.FAILED, code=RESULT_NOT_AVAILABLE, message=said)
         else:
-            turn = end_of_task(TaskStatus(status), has_result=bool(has_result), code=code, message=message)
+            shown = shown_message(code, message, policy)
+            turn = end_of_task(TaskStatus(status), has_result=bool(has_result), code=code, message=shown)
         tear.ends.append(NodeEnd(node, turn))
         tear.words.append(f"node {node} was not told that its task is {status or 'gone'}")
     if flow.status is WorkflowStatus.RUNNING and tx.one(READY, (flow.id,)):

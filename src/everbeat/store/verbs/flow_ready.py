@@ -12,7 +12,7 @@ from everbeat.decide import splice
 from everbeat.decide.flow import Turn
 from everbeat.model.flow import NewNode, NewWorkflow, NodeKind, NodeStatus, OnError, WorkflowStatus
 from everbeat.store.transaction import Row, Transaction
-from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, among, find, save, values
+from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, referred_to, save, values
 from everbeat.store.verbs.flow_start import insert
 from everbeat.store.verbs.turns import LINE, hand_over
 
@@ -79,10 +79,10 @@ def enqueue(tx: Transaction, flow: FlowRow) -> list[Started | NodeEnd]:
 def _too_large(tx: Transaction, flow: FlowRow, ready: Sequence[Row]) -> Iterator[NodeEnd]:
     """Arguments that no process should be given. What is wrong with references is found by whoever puts them in."""
     references = {row[0]: splice.load(row[2]) for row in ready}
-    wanted = sorted({node for places in references.values() for _, node in places})
-    lengths = {node: length or 0 for node, length in among(tx, LENGTHS, (flow.scope_id,), wanted)}
+    wanted = {named for places in references.values() for _, named in places}
+    lengths = {named: row[1] or 0 for named, row in referred_to(tx, LENGTHS, flow.scope_id, wanted)}
     for node, places in references.items():
-        size = sum(lengths.get(wanted, 0) for _, wanted in places)
+        size = sum(lengths.get(named, 0) for _, named in places)
         if size > flow.max_bytes:
             said = f"the results that are its arguments take {size:,} bytes, the limit is {flow.max_bytes:,}"
             yield NodeEnd(node, Turn(status=NodeStatus.FAILED, code=ARGUMENTS_INVALID, message=said))
@@ -131,7 +131,8 @@ def _expand(tx: Transaction, flow: FlowRow, node: int, row: Row) -> None:
             NewNode(
                 name=f"{name}[{number}]", kind=NodeKind.TASK, task_id=f"{child_id}.{number}", task_name=task_name,
                 queue=queue, priority=priority, max_attempts=max_attempts, policy=policy, exclusive_key=exclusive_key,
-                good_until=good_until, delay_us=delay_us, args=whole, references=tuple(left),
+                good_until=good_until, delay_us=delay_us, args=whole,
+                references=tuple((at, *named) for at, named in left),
             )
         )  # fmt: skip
     child = NewWorkflow(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from everbeat.decide.flow import Turn
-from everbeat.model.flow import NodeStatus, OnError, WorkflowStatus
+from everbeat.model.flow import Named, NodeStatus, OnError, WorkflowStatus
 from everbeat.store.transaction import Row, Transaction
 
 T = TypeVar("T")
@@ -25,6 +25,8 @@ UPDATE everbeat_workflows
        started_at = coalesce(started_at, ?),
        finished_at = CASE WHEN ? IN ('COMPLETED', 'FAILED', 'CANCELLED') THEN coalesce(finished_at, ?) END
  WHERE id = ?"""
+
+AROUND = "SELECT parent_id FROM everbeat_workflows WHERE id = ?"
 
 # The primary key, and that of the task.
 VALUES = """
@@ -109,10 +111,25 @@ def save(tx: Transaction, flow: FlowRow) -> None:
 
 
 def values(tx: Transaction, workflow_id: str, nodes: Iterable[int]) -> dict[int, Value]:
-    return {
-        row[0]: Value(row[0], row[1], NodeStatus(row[2]), row[3], row[4], row[5], row[6])
-        for row in among(tx, VALUES, (workflow_id,), sorted(set(nodes)))
-    }
+    return {row[0]: value_of(row) for row in among(tx, VALUES, (workflow_id,), sorted(set(nodes)))}
+
+
+def value_of(row: Row) -> Value:
+    return Value(row[0], row[1], NodeStatus(row[2]), row[3], row[4], row[5], row[6])
+
+
+def referred_to(tx: Transaction, sql: str, scope_id: str, wanted: Iterable[Named]) -> Iterator[tuple[Named, Row]]:
+    """Rows of nodes of a workflow and of those around it; the first column is the number of the node."""
+    by_distance: dict[int, set[int]] = {}
+    for node, outwards in wanted:
+        by_distance.setdefault(outwards, set()).add(node)
+    scope: str | None = scope_id
+    for distance in range(max(by_distance, default=-1) + 1):
+        if distance:
+            around = tx.one(AROUND, (scope,))
+            scope = around[0] if around else None
+        for row in among(tx, sql, (scope,), sorted(by_distance.get(distance, ()))):
+            yield (row[0], distance), row
 
 
 def among(tx: Transaction, sql: str, before: Sequence[Any], wanted: Sequence[Any]) -> Iterator[Row]:

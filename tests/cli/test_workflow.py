@@ -1,0 +1,132 @@
+"""`everbeat workflow`: looking at workflows and commanding them."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cli.by_hand import Command
+from tests.contract.test_flows import nested
+from tests.flow_words import FAIL, begin, end, graph, play, take
+from tests.words import register
+
+from everbeat.store.interface import Store
+
+
+@pytest.fixture(autouse=True)
+def worker(store: Store) -> str:
+    return register(store, "w1")
+
+
+def test_workflows_are_listed_newest_first_with_how_far_they_are(everbeat: Command, store: Store, url: str) -> None:
+    assert everbeat("workflow", "list", "--json", "--db", url).json == []
+    begin(store, graph("first", a="", b="a"))
+    play(store, {"a": FAIL})
+    begin(store, *nested())
+
+    listed = everbeat("workflow", "list", "--json", "--db", url).json
+    table = everbeat("workflow", "list", "--db", url).out
+
+    assert [(one["id"], one["status"], one["nodes_left"]) for one in listed] == [
+        ("flow", "RUNNING", 3), ("first", "FAILED", 0),
+    ]  # fmt: skip
+    assert "a: UNHANDLED_EXCEPTION: it broke" in table
+    assert [one["id"] for one in everbeat("workflow", "list", "--status", "failed", "--json", "--db", url).json] == [
+        "first"
+    ]
+
+
+def test_a_workflow_is_shown_with_its_nodes(everbeat: Command, store: Store, url: str) -> None:
+    begin(store, graph(a="", b="a", c="b"))
+    play(store, {"b": FAIL})
+
+    shown = everbeat("workflow", "show", "flow", "--json", "--db", url).json
+    text = everbeat("workflow", "show", "flow", "--db", url).out
+
+    assert (shown["status"], shown["error_node"]) == ("FAILED", "b")
+    assert [(node["name"], node["status"], node["after"]) for node in shown["nodes"]] == [
+        ("a", "COMPLETED", []), ("b", "FAILED", ["a"]), ("c", "SKIPPED", ["b"]),
+    ]  # fmt: skip
+    assert "1 COMPLETED, 1 FAILED, 1 SKIPPED" in text
+
+
+def test_the_graph_is_mermaid_with_what_is_nested(everbeat: Command, store: Store, url: str) -> None:
+    begin(store, *nested())
+    end(store, take(store)["a"])
+
+    lines = everbeat("workflow", "show", "flow", "--graph", "--db", url).out.splitlines()
+
+    assert lines[0] == "flowchart TD"
+    assert '  n1(["inner<br/>RUNNING"])' in lines
+    assert '    n1_0["b<br/>ENQUEUED"]' in lines
+    assert "  n0 --> n1" in lines
+    assert "  class n0 COMPLETED" in lines
+
+
+def test_watching_ends_with_the_workflow(started: Callable[..., subprocess.Popen[str]], store: Store, url: str) -> None:
+    begin(store, graph(a="", b="a"))
+    watching = started("workflow", "show", "flow", "--watch", "--json", "--db", url)
+    assert watching.stdout is not None
+    assert '"status": "RUNNING"' in watching.stdout.readline()
+
+    play(store)
+
+    assert watching.wait(timeout=60) == 0
+    assert '"status": "COMPLETED"' in watching.stdout.read().splitlines()[-1]
+
+
+def test_orders_are_carried_out_or_say_why_not(everbeat: Command, store: Store, url: str) -> None:
+    begin(store, graph(a="", b="a"))
+
+    assert everbeat("workflow", "pause", "flow", "--json", "--db", url).json == {
+        "count": 1, "paused": ["flow"], "refused": [],
+    }  # fmt: skip
+    refused = everbeat("workflow", "pause", "flow", "nobody", "--db", url)
+    assert (refused.code, "workflow flow is PAUSED; only RUNNING can be paused" in refused.err) == (1, True)
+    assert "no workflow nobody" in refused.err
+    assert everbeat("workflow", "resume", "flow", "--db", url).out == "1 workflow resumed\n"
+    play(store, {"a": FAIL})
+    assert everbeat("workflow", "retry", "flow", "--db", url).code == 0
+    assert everbeat("workflow", "cancel", "flow", "--db", url).code == 0
+    again = everbeat("workflow", "retry", "flow", "--db", url)
+    assert (again.code, "is CANCELLED" in again.err) == (1, True)
+    told = everbeat("events", "--db", url).out
+    assert "workflow.cancelled workflow=flow name=flow actor=cli/" in told
+
+
+def test_a_workflow_that_is_not_there(everbeat: Command, store: Store, url: str) -> None:
+    ended = everbeat("workflow", "show", "nobody", "--db", url)
+
+    assert (ended.code, ended.out) == (1, "")
+    assert "no workflow nobody" in ended.err
+    assert everbeat("workflow", "list", "--db", "sqlite:///typo.db").code == 3
+
+
+def test_what_users_wrote_can_not_move_the_terminal(everbeat: Command, store: Store, url: str) -> None:
+    begin(store, graph(a="", nodes={"a": {"name": "\x1b[31mred"}}))
+
+    assert "\x1b" not in everbeat("workflow", "show", "flow", "--db", url).out
+    assert "\x1b" not in everbeat("workflow", "show", "flow", "--graph", "--db", url).out
+
+
+def test_check_finds_what_is_wrong_with_workflows(everbeat: Command, tmp_path: Path) -> None:
+    (tmp_path / "flowshop.py").write_text(
+        """
+from everbeat import Everbeat, Workflow
+app = Everbeat("sqlite:///jobs.db")
+@app.task
+def add(a: int, b: int) -> int: ...
+good = Workflow("good")
+good.add(add, 1, good.add(add, 1, 2))
+bad = Workflow("bad")
+bad.add(add, 1, c=2)
+"""
+    )
+
+    ended = everbeat("check", "flowshop:app", "--json")
+
+    assert ended.code == 1
+    assert ended.json["workflows"] == [{"name": "good", "nodes": 2}, {"name": "bad", "nodes": 1}]
+    assert [one["problem"] for one in ended.json["problems"]] == [
+        "workflow bad: node add: add() missing a required argument: 'b'"
+    ]

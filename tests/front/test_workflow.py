@@ -1,0 +1,316 @@
+"""Workflows as users build, start and follow them."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everbeat import (
+    AppConfig,
+    ConfigError,
+    Everbeat,
+    NodeFailure,
+    NodeStatus,
+    OnError,
+    ResultTimeout,
+    SQLiteConfig,
+    TaskCancelled,
+    TaskFailed,
+    Workflow,
+    WorkflowConflict,
+    WorkflowFailed,
+    WorkflowInvalid,
+    WorkflowNotFound,
+    WorkflowStatus,
+)
+from everbeat.inprocess import Testing
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Everbeat:
+    app = Everbeat(AppConfig(broker=SQLiteConfig(tmp_path / "jobs.db")))
+
+    @app.task(name="shop.fetch")
+    def fetch(url: str) -> dict[str, int]:
+        return {"length": len(url)}
+
+    @app.task(name="shop.number")
+    def number(value: int) -> int:
+        return value
+
+    @app.task(name="shop.add")
+    def add(*values: int) -> int:
+        return sum(values)
+
+    @app.task(name="shop.total")
+    async def total(rows: list[int | NodeFailure], extra: dict[str, int] | None = None) -> list[int | str]:
+        return [row if isinstance(row, int) else row.error_code for row in rows]
+
+    @app.task(name="shop.boom")
+    def boom(fails: bool = True) -> int:
+        if fails:
+            raise ValueError("no luck")
+        return 1
+
+    @app.task(name="shop.secret", sensitive=True)
+    def secret() -> int:
+        raise ValueError("hunter2")
+
+    @app.task(name="shop.numbers")
+    def numbers(count: int) -> list[int]:
+        return list(range(count))
+
+    return app
+
+
+@pytest.fixture
+def t(app: Everbeat) -> Iterator[Testing]:
+    with app.testing() as t:
+        yield t
+
+
+def task(app: Everbeat, name: str) -> Any:
+    return app.tasks[f"shop.{name}"]
+
+
+def test_nodes_in_lists_and_dicts_are_their_results(app: Everbeat, t: Testing) -> None:
+    flow = Workflow("deep")
+    one, two = flow.add(task(app, "number"), 1), flow.add(task(app, "number"), value=2)
+    flow.add(task(app, "total"), [one, 7, two], extra={"x": two})
+
+    assert flow.start(app).result() == [1, 7, 2]
+
+
+def test_the_result_is_that_of_the_last_node_a_dict_of_several_or_what_was_chosen(app: Everbeat, t: Testing) -> None:
+    flow = Workflow("ends")
+    first = flow.add(task(app, "number"), 1)
+    flow.add(task(app, "add"), first, 1).named("left")
+    flow.add(task(app, "add"), first, 2).named("right")
+    assert flow.start(app).result() == {"left": 2, "right": 3}
+
+    flow.output = first
+    run = flow.start(app)
+    assert run.result() == 1
+    assert run.results() == {"number": 1, "left": 2, "right": 3}
+
+
+def test_a_failure_names_the_node_that_caused_it(app: Everbeat, t: Testing) -> None:
+    flow = Workflow("bad")
+    flow.add(task(app, "add"), flow.add(task(app, "boom")).named("culprit"))
+    run = flow.start(app)
+
+    with pytest.raises(WorkflowFailed, match="failed at node culprit with UNHANDLED_EXCEPTION") as caught:
+        run.result()
+    assert isinstance(caught.value, TaskFailed)
+    assert (caught.value.node, caught.value.exception_type) == ("culprit", "builtins.ValueError")
+    assert "no luck" in (caught.value.traceback or "")
+    assert [(node.name, node.status) for node in run.nodes()] == [("culprit", "FAILED"), ("add", "SKIPPED")]
+
+
+def test_a_failure_of_a_sensitive_task_is_told_to_its_sender_only(app: Everbeat, t: Testing) -> None:
+    flow = Workflow("quiet")
+    flow.add(task(app, "secret"))
+    run = flow.start(app)
+
+    with pytest.raises(WorkflowFailed, match="hunter2"):
+        run.result()
+    assert "hunter2" not in str((run.info(), run.nodes(), app.store.events()))
+
+
+def test_failures_arrive_as_values_where_they_are_allowed(app: Everbeat, t: Testing) -> None:
+    flow = Workflow("tolerant", on_error=OnError.CONTINUE)
+    flow.add(task(app, "total"), [flow.add(task(app, "number"), 5), flow.add(task(app, "boom"))], allow_failed=True)
+
+    assert flow.start(app).result() == [5, "UNHANDLED_EXCEPTION"]
+
+
+def test_a_map_runs_once_for_each_element(app: Everbeat, t: Testing) -> None:
+    flow = Workflow("mapped")
+    flow.map(task(app, "add"), flow.add(task(app, "number"), 10), over=flow.add(task(app, "numbers"), 3))
+
+    run = flow.start(app)
+
+    assert run.result() == [10, 11, 12]
+    assert [node.kind for node in run.nodes()] == ["task", "task", "map"]
+
+
+def test_nested_workflows_use_what_the_ones_around_them_have(app: Everbeat, t: Testing) -> None:
+    outer, middle, inner = Workflow("outer"), Workflow("middle"), Workflow("inner")
+    start = outer.add(task(app, "number"), 5)
+    step = middle.add(task(app, "add"), start, 1)
+    inner.add(task(app, "add"), start, step)
+    middle.add(inner)
+    outer.add(task(app, "add"), outer.add(middle), 100)
+
+    assert outer.start(app).result() == 111
+
+
+def test_conditions_choose_by_results(app: Everbeat, t: Testing) -> None:
+    flow = Workflow("branches")
+    asked = flow.add(task(app, "number"), 2)
+    small = flow.add(task(app, "add"), 1, when=asked.result_in([1, 2])).named("small")
+    large = flow.add(task(app, "add"), 100, unless=asked.result_in([1, 2])).named("large")
+    flow.add(task(app, "add"), 0, after=[small, large], join="any").named("joined")
+    run = flow.start(app)
+
+    assert run.result() == 0
+    assert {node.name: node.status for node in run.nodes()} == {
+        "number": "COMPLETED", "small": "COMPLETED", "large": "SKIPPED", "joined": "COMPLETED",
+    }  # fmt: skip
+
+
+def test_an_id_makes_the_start_idempotent(app: Everbeat, t: Testing) -> None:
+    def build(value: int) -> Workflow:
+        flow = Workflow("once")
+        flow.add(task(app, "add"), flow.add(task(app, "number"), value))
+        return flow
+
+    first, second = build(1).start(app, id="run-1"), build(1).start(app, id="run-1")
+
+    assert (first.created, second.created, first == second) == (True, False, True)
+    with pytest.raises(WorkflowConflict):
+        build(2).start(app, id="run-1")
+    assert t.run_pending() == 2
+    assert app.workflow_handle("run-1").result(timeout=0) == 1
+
+
+def test_orders_act_and_say_whether_they_fit(app: Everbeat, t: Testing) -> None:
+    flow = Workflow("orders")
+    flow.add(task(app, "add"), flow.add(task(app, "number"), 1))
+    run = flow.start(app)
+
+    assert (run.pause(), run.pause(), t.run_pending()) == (True, False, 0)
+    with pytest.raises(ResultTimeout):
+        run.result(timeout=0)
+    assert (run.resume(), run.resume(), t.run_pending()) == (True, False, 2)
+    assert (run.retry_failed(), run.cancel()) == (False, False)
+    other = flow.start(app)
+    assert other.cancel()
+    with pytest.raises(TaskCancelled):
+        other.result()
+    with pytest.raises(WorkflowNotFound):
+        app.workflow_handle("nobody").cancel()
+
+
+def test_failed_nodes_run_again_when_asked(app: Everbeat, t: Testing) -> None:
+    flow = Workflow("again")
+    flow.add(task(app, "add"), flow.add(task(app, "boom")))
+    run = flow.start(app)
+    t.run_pending()
+    assert run.retry_failed()
+    assert (t.run_pending(), run.status()) == (1, WorkflowStatus.FAILED)
+    assert run.nodes()[0].attempt == 2
+
+
+def test_every_method_has_an_async_twin(app: Everbeat, t: Testing) -> None:
+    async def story() -> Any:
+        flow = Workflow("async")
+        flow.add(task(app, "number"), 4)
+        run = await flow.astart(app)
+        assert await run.apause()
+        assert await run.astatus() is WorkflowStatus.PAUSED
+        assert await run.aresume()
+        result = await run.aresult(timeout=5)
+        assert (await run.aresults(), [node.status for node in await run.anodes()]) == (
+            {"number": 4}, [NodeStatus.COMPLETED],
+        )  # fmt: skip
+        assert not await run.acancel()
+        assert not await run.aretry_failed()
+        return result
+
+    assert asyncio.run(story()) == 4
+
+
+def test_eager_workflows_run_where_they_are_started(app: Everbeat) -> None:
+    with app.testing(eager=True):
+        flow = Workflow("eager")
+        flow.add(task(app, "add"), flow.add(task(app, "number"), 1), 1)
+
+        assert flow.start(app).status() is WorkflowStatus.COMPLETED
+
+
+# -- before anything is stored -----------------------------------------------------------------------------------------
+
+
+def test_all_problems_are_told_at_once_and_nothing_is_stored(app: Everbeat, t: Testing) -> None:
+    stranger = Everbeat("sqlite:///other.db").task(name="shop.stranger")(lambda: None)
+    elsewhere = Workflow("elsewhere").add(task(app, "number"), 1)
+    flow = Workflow("wrong")
+    first = flow.add(task(app, "fetch"), address="x")
+    second = flow.add(task(app, "number"), object())
+    first.after(second)
+    second.after(first)
+    flow.add(stranger)
+    flow.add(task(app, "add"), elsewhere)
+    flow.add(task(app, "add"), first, join="quorum").named("quorum")
+    flow.add(task(app, "add"), join="any").named("any")
+    flow.add(task(app, "add"), first, join="most").named("most")  # type: ignore[arg-type]
+    flow.add(task(app, "add"), first, min_success=1).named("least")
+    flow.add(task(app, "add"), when=first.result_is(object())).named("asks")
+    flow.add(task(app, "add").options(id="x", unique_key="y")).named("options")
+    flow.add(task(app, "number"), "text").named("typed")
+    flow.add(flow)
+    flow.add(lambda: None).named("function")  # type: ignore[arg-type]
+    flow.add(task(app, "number"), 1).named("any")
+
+    with pytest.raises(WorkflowInvalid) as caught:
+        flow.start(app)
+
+    told = "\n".join(caught.value.problems)
+    for expected in (
+        "node fetch: fetch() missing a required argument: 'url'",
+        "node number: number(): argument 'value' of type object can not be encoded",
+        "it waits for itself: fetch -> number -> fetch",
+        "node stranger: the task shop.stranger is not registered in this application",
+        "which belongs to the workflow elsewhere",
+        "node quorum: a quorum needs min_success from 1 to the number of its inputs, 1, not None",
+        "node any: join='any' needs inputs",
+        "node most: join must be one of all, any, quorum, not 'most'",
+        "node least: min_success has a meaning for join='quorum' only",
+        "node asks: its condition has a value that is not JSON",
+        "node options: unique_key, id can not be given to a node",
+        "node typed: number(): argument 'value': Expected `int`, got `str`",
+        "node wrong: it contains itself: wrong -> wrong",
+        "is neither a task nor a workflow",
+        "two nodes are named any",
+    ):
+        assert expected in told
+    assert isinstance(caught.value, ConfigError)
+    assert flow.problems(app) == list(caught.value.problems)
+    assert (app.store.workflows(), t.tasks()) == ([], [])
+
+
+def test_an_empty_workflow_and_one_without_a_name_are_refused(app: Everbeat) -> None:
+    with pytest.raises(WorkflowInvalid, match="it has no nodes"):
+        Workflow("empty").start(app)
+    with pytest.raises(ValueError, match="workflow name"):
+        Workflow("no spaces please")
+
+
+def test_arguments_beside_nodes_are_checked_as_in_every_call(app: Everbeat) -> None:
+    flow = Workflow("mixed")
+    flow.add(task(app, "total"), [flow.add(task(app, "number"), 1)], extra={"x": "text"})
+
+    with pytest.raises(WorkflowInvalid, match="argument 'extra'"):
+        flow.start(app)
+
+
+def test_the_graph_is_drawn_as_text_and_as_mermaid(app: Everbeat) -> None:
+    outer, inner = Workflow("outer"), Workflow("inner")
+    first = outer.add(task(app, "number"), 1).named('a "quoted" <b>')
+    inner.add(task(app, "add"), first)
+    outer.map(task(app, "add"), over=outer.add(inner))
+
+    assert outer.text().splitlines() == [
+        "outer",
+        '  a "quoted" <b>',
+        '  inner (workflow)  <- a "quoted" <b>',
+        '    add  <- a "quoted" <b>',
+        "  add (map)  <- inner",
+    ]
+    drawn = outer.mermaid()
+    assert drawn.startswith('flowchart TD\n  n0["a &quot;quoted&quot; &lt;b&gt;"]\n')
+    assert "  n1 --> n2" in drawn
+    assert 'n2[["add"]]' in drawn
