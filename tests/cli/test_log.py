@@ -58,7 +58,7 @@ def test_each_event_is_one_line_with_the_same_facts_as_in_the_table(
     ended = process("worker", "start", "logged:app", "--burst", "--processes", "1", "--log-format", "json")
 
     lines = [json.loads(text) for text in ended.err.splitlines()]
-    said = [one for one in lines if "event" in one]
+    said = [one for one in lines if "event" in one and one["event"] != "task.raised"]
     stored = everbeat("events", "--json", "--app", "logged:app").json
     assert [one["event"] for one in said] == [event["name"] for event in stored]
     for one, event in zip(said, stored, strict=True):
@@ -72,9 +72,49 @@ def test_in_text_the_words_are_those_of_the_events_command(process: Command, eve
 
     ended = process("worker", "start", "logged:app", "--burst", "--processes", "1")
 
-    logged = [text.split(" ", 3)[3] for text in ended.err.splitlines() if " mine: " not in text]
+    others = (" mine: ", " task.raised ", "  Traceback", "    ", "  ValueError")
+    logged = [text.split(" ", 3)[3] for text in ended.err.splitlines() if not any(other in text for other in others)]
     stored = [text.split(" ", 1)[1] for text in everbeat("events", "--app", "logged:app").out.splitlines()]
     assert logged == stored
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_task_that_raises_says_why_with_its_traceback(
+    process: Command, everbeat: Command, app: Path, kind: str
+) -> None:
+    with app.open("a") as file:
+        file.write(f'@app.task(name="bad")\n{kind} bad() -> None:\n    raise ValueError("line\\n\\x1b[31mred")\n')
+    task = enqueue(everbeat, "bad", "[]")
+
+    ended = process("worker", "start", "logged:app", "--burst", "--processes", "1")
+    shown = everbeat("task", "show", task, "--app", "logged:app")
+    as_json = everbeat("task", "show", task, "--app", "logged:app", "--json").json
+
+    lines = ended.err.splitlines()
+    (said,) = [number for number, text in enumerate(lines) if " WARNING task.raised " in text]
+    assert f"task={task} name=bad attempt=1 code=UNHANDLED_EXCEPTION" in lines[said]
+    assert lines[said].endswith('error="builtins.ValueError: line ..."')
+    assert lines[said + 1] == "  Traceback (most recent call last):"
+    assert "  \\x1b[31mred" in lines
+    assert "\x1b" not in ended.err + shown.out
+    assert "ValueError: line" in shown.out
+    assert as_json["exception_type"] == "builtins.ValueError"
+    assert as_json["traceback"].startswith("Traceback")
+
+
+def test_a_sensitive_task_that_raises_says_only_what_kind_of_error_it_was(
+    process: Command, everbeat: Command, app: Path
+) -> None:
+    with app.open("a") as file:
+        file.write('@app.task(name="bad", sensitive=True)\ndef bad() -> None:\n    raise ValueError("hunter2")\n')
+    task = enqueue(everbeat, "bad", "[]")
+
+    ended = process("worker", "start", "logged:app", "--burst", "--processes", "1")
+    shown = everbeat("task", "show", task, "--app", "logged:app")
+
+    assert "task.raised" in ended.err
+    assert "error=builtins.ValueError" in ended.err
+    assert "hunter2" not in ended.err + shown.out
 
 
 def test_records_made_inside_a_task_say_in_which_one_sync_and_async(

@@ -14,9 +14,9 @@ from everbeat.errors import TaskNotFound
 from everbeat.ids import new_id
 from everbeat.model.order import Order
 from everbeat.model.state import Change, TaskStatus, sources
-from everbeat.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, LateOutcome, NewTask, TaskInfo, TaskKind
+from everbeat.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, LateOutcome, NewTask, TaskError, TaskInfo, TaskKind
 from everbeat.options import SendOptions
-from everbeat.report.text import Column, ago, fields, plain, stamp
+from everbeat.report.text import Column, ago, clean, fields, plain, stamp
 from everbeat.store.interface import Store
 
 app = typer.Typer(help="Look at tasks, send them, give orders about them.", no_args_is_help=True, rich_markup_mode=None)
@@ -70,10 +70,14 @@ def show(
     with which.existing_store(db, app) as store:
         task = _the(store, task_id)
         late = store.late_outcomes(task_id)
+        error = _shown_error(store, task)
     if as_json:
-        out.data(plain(task) | {"late_outcomes": plain(late)})
+        raised = {"exception_type": error and error.exception_type, "traceback": error and error.traceback}
+        out.data(plain(task) | raised | {"late_outcomes": plain(late)})
         return
     out.say(fields(_facts(task)))
+    if error is not None and error.traceback:
+        out.say("\n" + "\n".join(map(clean, error.traceback.splitlines())))
     if task.attempts:
         out.say("\nattempts without a result")
         _show_attempts(task)
@@ -99,6 +103,13 @@ def history(
         out.data({"id": task.id, "status": task.status, "history": task.history, "attempts": task.attempts})
     else:
         _show_history(task)
+
+
+def _shown_error(store: Store, task: TaskInfo) -> TaskError | None:
+    """With its traceback, if it may be shown: that of a sensitive task has another message in what people see."""
+    end = store.finished(task.id)
+    error = None if end is None else end.error
+    return error if error is not None and error.message == task.error_message else None
 
 
 def _the(store: Store, task_id: str) -> TaskInfo:

@@ -24,6 +24,7 @@ TASK_FIELDS = ("task_id", "task_name", "attempt", "worker")
 """Attributes of a record that was made inside a task."""
 MOST_LINES = 100
 """Of one kind in one transaction. Above it they are counted: a million recoveries are not a million lines."""
+LONGEST_ERROR = 500
 LEVELS = {
     event.WORKER_DEAD: logging.WARNING,
     event.WORKER_FENCED: logging.WARNING,
@@ -118,6 +119,12 @@ def subscriber_failed(name: str, event_id: int, how: str, error: BaseException |
     LOGGER.warning(line("subscriber.failed", {"event": name, "event_id": event_id, "reason": how}), exc_info=error)
 
 
+def task_raised(facts: Mapping[str, Any], error: str | None, traceback: str | None) -> None:
+    """Why a run failed, where it did: whoever reads the log should not have to ask the store. Not stored: what becomes
+    of the task is another event."""
+    _log(logging.WARNING, "task.raised", {**facts, "error": error and _first_line(error)}, more=traceback)
+
+
 def facts_of(task_id: str | None, worker_id: str | None, facts: Mapping[str, Any]) -> dict[str, Any]:
     """An event as fields, in the order in which they are shown."""
     return {"task": task_id, "worker": worker_id, **facts}
@@ -127,10 +134,23 @@ def line(event: str, facts: Mapping[str, Any]) -> str:
     return " ".join([event, *(f"{name}={_shown(value)}" for name, value in facts.items() if value is not None)])
 
 
-def _log(level: int, event: str, facts: Mapping[str, Any]) -> None:
-    if LOGGER.isEnabledFor(level):
-        told = {name: without_passwords(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
-        LOGGER.log(level, "%s", line(event, told), extra={"event": event, "facts": told})
+def _log(level: int, event: str, facts: Mapping[str, Any], *, more: str | None = None) -> None:
+    """`more` has lines of its own. They are indented: none of them can be taken for another record."""
+    if not LOGGER.isEnabledFor(level):
+        return
+    told = {name: without_passwords(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
+    lines = [line(event, told), *(f"  {_printable(text)}" for text in (more or "").splitlines())]
+    extra = {"event": event, "facts": told if more is None else told | {"traceback": more}}
+    LOGGER.log(level, "%s", "\n".join(lines), extra=extra)
+
+
+def _first_line(text: str) -> str:
+    first, _, rest = text.strip().partition("\n")
+    return first[:LONGEST_ERROR] + (" ..." if rest or len(first) > LONGEST_ERROR else "")
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _shown(value: Any) -> str:
@@ -155,9 +175,10 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name of the method it replaces
+        if record.name == LOGGER.name:  # which names the task among its facts
+            return f"{record.asctime} {record.levelname} {record.message}"
         inside = {name: getattr(record, name) for name in TASK_FIELDS if getattr(record, name, None) is not None}
-        who = "" if record.name == LOGGER.name else f"{record.name}: "
-        said = f"{record.asctime} {record.levelname} {who}{record.message}"
+        said = f"{record.asctime} {record.levelname} {record.name}: {record.message}"
         return line(said, inside) if inside else said
 
 

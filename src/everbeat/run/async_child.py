@@ -14,7 +14,7 @@ from typing import Any
 
 from everbeat.current import CURRENT, CurrentTask, Ownership
 from everbeat.model.task import Outcome
-from everbeat.run import calling
+from everbeat.run import calling, failure
 from everbeat.run.calling import Calling
 from everbeat.run.failure import ARGUMENTS_INVALID, error_of, interruption, unknown_task
 from everbeat.run.journal import Journal
@@ -103,6 +103,8 @@ class AsyncChild:
             stage = call.stage if call else ARGUMENTS_INVALID
             secrets = partial(task.secrets_in, job.args) if task else frozenset
             error = error_of(exception, stage, __file__, calling.__file__, secrets=secrets)
+        if error is not None:
+            failure.say(error, current, is_sensitive=task is not None and task.sensitive)
         del self._running[ownership]
         self._asked.pop(ownership, None)
         self._teller.finish(ownership)

@@ -34,7 +34,7 @@ from everbeat.current import CURRENT, CurrentTask, Ownership
 from everbeat.hooks import ChildHook
 from everbeat.model.task import Outcome
 from everbeat.report import log
-from everbeat.run import calling, leash
+from everbeat.run import calling, failure, leash
 from everbeat.run.async_child import AsyncChild, exit_on_return_after_fork
 from everbeat.run.calling import Calling
 from everbeat.run.failure import cut, error_of, interruption, unknown_task
@@ -234,13 +234,13 @@ class SyncChild:
         self._journal.begin(job.entry, job.seq, job.fence)
         result = error = None
         task = self._tasks.get(job.name)
+        current = CurrentTask(
+            id=job.id, name=job.name, attempt=job.attempt, fence=job.fence, crash_count=job.crash_count,
+            worker_id=self._journal.worker_id, seq=job.seq, line=self,
+        )  # fmt: skip
         if task is None:
             error = unknown_task(job.name)
         else:
-            current = CurrentTask(
-                id=job.id, name=job.name, attempt=job.attempt, fence=job.fence, crash_count=job.crash_count,
-                worker_id=self._journal.worker_id, seq=job.seq, line=self,
-            )  # fmt: skip
             call = Calling(task, current, self._around)
             try:
                 try:
@@ -256,6 +256,8 @@ class SyncChild:
                 )
         if os.getpid() != self._pid:
             os._exit(0)  # the code forked, and this is not the process that the task was given to
+        if error is not None:
+            failure.say(error, current, is_sensitive=task is not None and task.sensitive)
         return Outcome(result=result, error=error, began_at=began_at, ended_at=time.time_ns() // 1000)
 
     def _execute(self, task: RunnableTask, call: Calling, current: CurrentTask, raw: bytes) -> bytes:

@@ -7,11 +7,13 @@ import traceback
 from collections.abc import Callable, Collection
 from types import TracebackType
 
+from everbeat.current import CurrentTask
 from everbeat.decide.finish import TASK_TIMEOUT
 from everbeat.decide.stop import TASK_CANCELLED
 from everbeat.errors import ResultTooLarge, TaskCancelRequested, TaskInterrupted, TaskTimeout
 from everbeat.ids import full_name
 from everbeat.model.task import TaskError
+from everbeat.report import log
 from everbeat.run.wire import InterruptKind
 from everbeat.secrecy import without, without_passwords
 
@@ -52,6 +54,17 @@ def error_of(
         lineage=tuple(cut(full_name(cls)) for cls in type(exception).__mro__ if cls is not object),
         traceback=cut(without(hidden, _traceback(exception, where))),
     )
+
+
+def say(error: TaskError, current: CurrentTask, *, is_sensitive: bool) -> None:
+    """In the log of the worker. What a sensitive task said is not for everybody who reads that."""
+    if error.code == TASK_CANCELLED:
+        return
+    facts = {"task": current.id, "name": current.name, "attempt": current.attempt, "code": error.code}
+    if is_sensitive:
+        log.task_raised(facts, error.exception_type, None)
+    else:
+        log.task_raised(facts, ": ".join(filter(None, (error.exception_type, error.message))), error.traceback)
 
 
 def unknown_task(name: str) -> TaskError:
