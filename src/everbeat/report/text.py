@@ -8,14 +8,11 @@ output is a pipe; on a terminal too narrow for the table each row becomes a bloc
 import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from everbeat.model.event import EventInfo
 from everbeat.model.recovery import RecoveryReport
 from everbeat.report.log import facts_of, line
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 NOTHING = "-"
 LEAST_WIDTH = 8
@@ -163,7 +160,9 @@ def fields(values: Mapping[str, object]) -> str:
 def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], *, width: int | None) -> str:
     """A table for a terminal of that width; None for a pipe, where every row is one line whatever its length."""
     cells = [[clean(value) for value in row] for row in rows]
-    if width is not None and width < _least_width(columns, cells):
+    if width is None:
+        return _plain_table(columns, cells)
+    if width < _least_width(columns, cells):
         return "\n\n".join(fields(dict(zip((c.title for c in columns), row, strict=True))) for row in cells)
     return _rich_table(columns, cells, width)
 
@@ -176,34 +175,39 @@ def _least_width(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> i
     return sum(least(index, column) + GAP for index, column in enumerate(columns))
 
 
-def _rich_table(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int | None) -> str:
-    from rich.table import Table  # lazily: a worker prints its banner and needs no rich in its memory
+def _plain_table(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> str:
+    """Without rich, which takes longer to load than most commands to answer, and seconds for a long list."""
+    lines = [[column.title for column in columns], *cells]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    return "\n".join(
+        (" " * GAP)
+        .join(
+            text.rjust(width) if column.right else text.ljust(width)
+            for column, text, width in zip(columns, line, widths, strict=True)
+        )
+        .rstrip()
+        for line in lines
+    )
+
+
+def _rich_table(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int) -> str:
+    from rich.console import Console  # lazily: only a person at a terminal sees it
+    from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold" if width else "")
+    shown = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for column in columns:
         shown.add_column(
             Text(column.title),
-            no_wrap=width is None or not column.wraps,
+            no_wrap=not column.wraps,
             overflow="fold",
             justify="right" if column.right else "left",
         )
     for row in cells:
         shown.add_row(*map(Text, row))
-    console = _console(width)
+    console = Console(
+        width=width, color_system="standard", force_terminal=True, markup=False, emoji=False, highlight=False
+    )
     with console.capture() as captured:
         console.print(shown)
     return "\n".join(text.rstrip() for text in captured.get().splitlines())
-
-
-def _console(width: int | None) -> "Console":
-    from rich.console import Console
-
-    return Console(
-        width=width or 100_000,
-        color_system="standard" if width else None,
-        force_terminal=width is not None,
-        markup=False,
-        emoji=False,
-        highlight=False,
-    )
