@@ -109,3 +109,14 @@ def test_events_are_followed_until_ctrl_c(
     assert "test.second" in second
     assert following.wait(10) == 0
     assert following.stdout.read() == ""
+
+
+def test_a_status_is_said_in_any_case_and_a_wrong_one_is_told_with_those_there_are(
+    everbeat: Command, store: Store, url: str
+) -> None:
+    send(store)
+
+    assert len(everbeat("task", "list", "--status", "pending", "--json", "--db", url).json) == 1
+    wrong = everbeat("task", "list", "--status", "DONE", "--db", url)
+    assert wrong.code == 2
+    assert "'DONE' is no status; there are PENDING, CLAIMED, RUNNING, COMPLETED" in wrong.err

@@ -260,7 +260,7 @@ def test_reports_come_back_as_they_were_saved_newest_first(store: Store) -> None
 def test_a_report_reads_as_in_the_seed() -> None:
     assert REPORT.to_report() == (
         "=== Queue Recovery Report ===\n"
-        "Started: 2026-11-16T12:00:00.000Z\n"
+        "Started: 2026-11-16T12:00:00Z\n"
         "Duration: 1.5s\n"
         "\n"
         "Integrity Check: PASSED\n"
@@ -275,7 +275,7 @@ def test_a_report_reads_as_in_the_seed() -> None:
         "\n"
         "Degraded: 1 task could not be recovered and will be tried again\n"
         "\n"
-        "Recovery Complete: 2026-11-16T12:00:01.500Z\n"
+        "Recovery Complete: 2026-11-16T12:00:01Z\n"
     )
 
 

@@ -197,7 +197,7 @@ def test_a_log_that_was_deleted_is_told_as_lost_commits(yard: Yard) -> None:
     assert heir.stop() == 0
 
 
-def test_a_very_long_log_is_moved_before_the_worker_is_ready(yard: Yard) -> None:
+def test_a_log_of_a_gigabyte_is_moved_before_the_worker_is_ready(yard: Yard) -> None:
     code = f"""
 import os, sys
 sys.path.insert(0, {str(APPS)!r})
@@ -205,18 +205,18 @@ from everbeat.store.sqlite import connection
 connection.CHECKPOINT_ROWS = connection.CHECKPOINT_COMMITS = connection.LONG_WAL = 1 << 40
 import ground
 for number in range(100):
-    ground.app.store.announce([])
     with ground.app.store.database.write() as tx:
-        tx.run("INSERT INTO everbeat_recovery_reports (at, actor, report) VALUES (1, 'me', ?)", ("x" * 1_000_000,))
+        tx.run("DELETE FROM everbeat_recovery_reports")
+        tx.run("INSERT INTO everbeat_recovery_reports (at, actor, report) VALUES (1, 'me', ?)", ("x" * 11_000_000,))
 os._exit(0)
 """
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | yard.environment)
-    assert file_of(yard).with_name("yard.db-wal").stat().st_size > 100_000_000
+    assert file_of(yard).with_name("yard.db-wal").stat().st_size > 1_000_000_000
 
     worker = yard.worker()
 
     report = last_report(yard)
-    assert report.wal_frames_checkpointed * 4096 > 100_000_000
+    assert report.wal_frames_checkpointed * 4096 > 1_000_000_000
     assert any("MB long" in warning for warning in report.warnings)
     assert file_of(yard).with_name("yard.db-wal").stat().st_size < 10_000_000
     assert worker.stop() == 0

@@ -481,6 +481,26 @@ def test_the_plugin_loads_nothing_until_it_is_used(tmp_path: Path) -> None:
     assert "1 passed" in pytest_says(tmp_path)
 
 
+def test_the_plugin_of_an_installed_package_loads_by_itself(tmp_path: Path) -> None:
+    """With what an installer writes, and without any option, as after `pip install everbeat`."""
+    declared = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
+    installed = tmp_path / "site" / "everbeat-1.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: everbeat\nVersion: 1\n")
+    entries = "".join(f"{name} = {module}\n" for name, module in declared.items())
+    (installed / "entry_points.txt").write_text(f"[pytest11]\n{entries}")
+    (tmp_path / "test_it.py").write_text(FIXTURE_TESTS)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"],
+        env=environment | {"PYTHONPATH": f"{installed.parent}{os.pathsep}{SOURCE}"}, cwd=tmp_path, capture_output=True,
+        text=True, timeout=100,
+    )  # fmt: skip
+
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
 def test_the_plugin_is_declared() -> None:
     project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())
 

@@ -14,7 +14,8 @@ IDS_AT_ONCE = 500
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="These tasks; or filters instead.")]
 Statuses = Annotated[
-    list[TaskStatus] | None, typer.Option("--status", case_sensitive=False, help="Only these; may be repeated.")
+    list[TaskStatus] | None,
+    typer.Option("--status", parser=given.status, metavar="STATUS", help="Only these; may be repeated."),
 ]
 Names = Annotated[list[str] | None, typer.Option("--name", help="Only tasks with this name; may be repeated.")]
 Queues = Annotated[list[str] | None, typer.Option("--queue", help="Only tasks of this queue; may be repeated.")]

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from everbeat.ids import name_problem
+from everbeat.model.state import TaskStatus
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 AGE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])")
@@ -23,6 +24,13 @@ def moment(text: str) -> datetime:
     except (ValueError, OverflowError) as error:
         raise typer.BadParameter(f"{text!r} is not a time; use 30s, 10m, 2h, 1d or 2024-01-15T10:30:00Z") from error
     return said if said.utcoffset() is not None else said.replace(tzinfo=UTC)
+
+
+def status(text: str) -> TaskStatus:
+    try:
+        return TaskStatus(text.strip().upper())
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no status; there are {', '.join(TaskStatus)}") from error
 
 
 def names(text: str | None, what: str) -> tuple[str, ...] | None:

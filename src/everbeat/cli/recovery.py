@@ -37,6 +37,7 @@ class Action(StrEnum):
 
 def recover(
     dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", hidden=True, help="As with other orders; it asks nothing.")] = False,
     action: Annotated[
         Action | None,
         typer.Option(help="For every orphan, in place of its own `on_crash`, unless that is fail. Limits stay."),
