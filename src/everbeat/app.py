@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from types import MappingProxyType, TracebackType
+from types import FunctionType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, overload
 
 from everbeat.broker import Broker
@@ -341,6 +341,18 @@ def _require_function(function: object) -> None:
         raise TypeError(f"@app.task goes on a function, not on {function!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function.__qualname__} is a generator; a task returns one value")
+    if _is_method(function):
+        raise TypeError(
+            f"{function.__qualname__} is a method, and its object can not travel with the task; make it a function, or "
+            f"a staticmethod with @app.task below @staticmethod"
+        )
+
+
+def _is_method(function: FunctionType) -> bool:
+    """A function of a class body whose first parameter is the object or the class."""
+    owner = function.__qualname__.rpartition(".")[0]
+    first = function.__code__.co_varnames[: function.__code__.co_argcount][:1]
+    return bool(owner) and not owner.endswith("<locals>") and first in (("self",), ("cls",))
 
 
 def _retry_problem(retry: object) -> str | None:

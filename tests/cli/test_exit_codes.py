@@ -146,3 +146,10 @@ def test_a_worker_of_an_application_that_raises_is_exit_1_with_its_traceback(pro
     assert ended.code == 1
     assert "RuntimeError: no licence" in ended.err
     assert "everbeat/cli" not in ended.err
+
+
+def test_where_nobody_says_which_store_the_ways_to_say_it_are_named(everbeat: Command) -> None:
+    ended = everbeat("task", "list")
+
+    assert ended.code == 3
+    assert "everbeat.db. Say which one you mean: --db URL, --app MODULE:APP, or EVERBEAT_DATABASE_URL" in ended.err

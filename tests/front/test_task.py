@@ -346,3 +346,21 @@ def test_an_outage_tells_which_task_was_on_its_way(tmp_path: Any, send: Callable
 
     assert caught.value.task_id
     assert not caught.value.maybe_stored
+
+
+def test_a_method_is_refused_and_a_static_one_taken(app: Everbeat) -> None:
+    with pytest.raises(TypeError, match="make it a function, or a staticmethod"):
+
+        class Wrong:
+            @app.task
+            def send(self, number: int) -> int:
+                return number
+
+    class Right:
+        @staticmethod
+        @app.task
+        def send(number: int) -> int:
+            return number
+
+    assert Right().send(3) == 3
+    assert Right.send.name.endswith(".send")

@@ -7,11 +7,14 @@ from typing import Annotated
 import typer
 
 from everbeat.cli import application
-from everbeat.config import AppConfig, broker_from_url
-from everbeat.errors import StoreDamaged
+from everbeat.cli.ends import NO_STORE, Refused
+from everbeat.config import AppConfig, SQLiteConfig, broker_from_url
+from everbeat.config.setting import DEFAULT
+from everbeat.errors import StoreDamaged, StoreUnavailable
 from everbeat.store.interface import Store
 from everbeat.store.open import open_store, site_of
 
+DATABASE_URL = "EVERBEAT_DATABASE_URL"
 PATIENCE = 5.0
 """How long a command waits for a busy store."""
 
@@ -46,7 +49,11 @@ def existing_store(db: str | None, app: str | None) -> Iterator[Store]:
 
 @contextmanager
 def existing(config: AppConfig) -> Iterator[Store]:
-    with closing(open_store(config, create=False, patience=PATIENCE)) as store:
+    try:
+        store = open_store(config, create=False, patience=PATIENCE)
+    except StoreUnavailable as error:
+        raise _with_advice(config, error) from error
+    with closing(store):
         yield store
 
 
@@ -61,3 +68,11 @@ def sound(config: AppConfig) -> Iterator[Store]:
         raise halted(site_of(config), damage) from damage
     with closing(store):
         yield store
+
+
+def _with_advice(config: AppConfig, error: StoreUnavailable) -> Exception:
+    """Nobody said which store, and there is none where one is looked for then: most likely another one is meant."""
+    broker = config.broker
+    if isinstance(broker, SQLiteConfig) and broker.origin("path") == DEFAULT and not broker.path.exists():
+        return Refused(f"{error}. Say which one you mean: --db URL, --app MODULE:APP, or {DATABASE_URL}", code=NO_STORE)
+    return error

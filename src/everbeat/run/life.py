@@ -66,7 +66,7 @@ class Life:
 
     def _subscribe(self) -> None:
         if self.profile.events:
-            self.store.subscribe(self.profile.options.target, self.profile.events)
+            self.store.subscribe(self.profile.options.application, self.profile.events)
 
     def register(self) -> None:
         """From here on others count on us."""

@@ -20,3 +20,8 @@ class WorkerOptions:
     log_format: str = "text"
     http: tuple[str, int] | None = None
     """Where /livez, /readyz and /metrics are served."""
+
+    @property
+    def application(self) -> str:
+        """MODULE:APP, also where APP was left out: subscriptions are known by it."""
+        return self.target if ":" in self.target else f"{self.target}:app"

@@ -140,7 +140,7 @@ class Outfit:
     def make_messenger(self) -> Messenger:
         slot = max(self.dispatcher.slots) + 1
         messenger = Messenger(
-            application=self.profile.options.target, names=self.profile.events, worker_id=self.profile.worker_id,
+            application=self.profile.options.application, names=self.profile.events, worker_id=self.profile.worker_id,
             store=self.open_store(), crew=self.crew, slot=slot, clock=self.clock,
         )  # fmt: skip
         self.stack.callback(messenger.close)
