@@ -58,8 +58,8 @@ def error_of(
 
 def say(error: TaskError, current: CurrentTask, *, is_sensitive: bool) -> None:
     """In the log of the worker. What a sensitive task said is not for everybody who reads that."""
-    if error.code == TASK_CANCELLED:
-        return
+    if error.code in (TASK_CANCELLED, WORKER_STOPPED):
+        return  # nothing that the task did
     facts = {"task": current.id, "name": current.name, "attempt": current.attempt, "code": error.code}
     if is_sensitive:
         log.task_raised(facts, error.exception_type, None)
