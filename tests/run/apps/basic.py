@@ -21,6 +21,8 @@ LIMIT = 17 << 20
 
 
 class FakeTask:
+    sensitive = False
+
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.is_async = asyncio.iscoroutinefunction(function)
