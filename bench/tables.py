@@ -6,6 +6,7 @@ each of them promises beside its number.
 
 from collections.abc import Iterable, Sequence
 
+from bench.aims import Found, against_floor, against_peers, floor_of
 from bench.charts import Bar, bars
 from bench.peers.catalogue import PEERS, Peer
 from everbeat.bench.figures import Figure, Run, number, spread, times
@@ -23,6 +24,11 @@ COMPARED = {
 }
 """What peers are measured by, and the headings."""
 CHARTED = ("drain.async", "drain.sync", "latency.pickup", "latency.result", "enqueue.bulk", "enqueue.single")
+HOW = [
+    "The same no-op, two numbers added, is sent first and then worked off by one worker, with settings that stand",
+    "at the end. The time runs from the first line of the first task to the last completion in the store or backend:",
+    "for Everbeat by the times that it stores, for the others the store is asked every 20 ms.",
+]
 OWN_NAMES = {"drain.sync.frames": "frames", "drain.sync.single": "one at a time"}
 
 
@@ -45,6 +51,7 @@ def render(run: Run, source: str) -> str:
     ]
     for store in ("sqlite", "postgresql"):
         lines += _own(run, store)
+    lines += _aims(run)
     lines += _side_by_side(run)
     lines += _promises(run)
     lines += _missing(run)
@@ -89,21 +96,45 @@ def _own(run: Run, store: str) -> list[str]:
 
 
 def _own_row(run: Run, figure: Figure) -> str:
-    reached = {None: "", True: "yes", False: "no"}[figure.reached]
-    return _line([figure.title, len(figure.samples), number(figure.median), number(figure.p95), number(figure.worst),
-                  figure.unit, _share(run, figure), figure.target or "-", reached, _others(figure)])  # fmt: skip
+    samples = [len(figure.samples), number(figure.median), number(figure.p95), number(figure.worst), figure.unit]
+    aim = [figure.target or "-", _yes(figure.reached)]
+    return _line([figure.title, *samples, _share(run, figure), *aim, _others(figure)])
 
 
 def _share(run: Run, figure: Figure) -> str:
-    floor = next(iter(run.find(figure.key, subject="limit", store=figure.store)), None)
+    floor = floor_of(run, figure)
     return "-" if floor is None else f"{100 * figure.median / floor.median:.0f} % of {number(floor.median)}"
+
+
+# -- aims -------------------------------------------------------------------------------------------------------------
+
+
+def _aims(run: Run) -> list[str]:
+    rows = [*map(_times_row, against_peers(run)), *map(_share_row, against_floor(run))]
+    if not any(figure.subject not in ("everbeat", "limit") for figure in run.figures):
+        return []
+    return ["## Aims", "", "| what | wanted | found | reached |", "|---|---|---|---|", *rows, ""]
+
+
+def _times_row(found: Found) -> str:
+    ratio = "not measured" if found.found is None else times(found.found)
+    return _line([found.what, times(found.wanted), ratio, _yes(found.reached)])
+
+
+def _share_row(found: Found) -> str:
+    share = "-" if found.found is None else f"{100 * found.found:.0f} %"
+    return _line([f"{found.what}, of the floor", f"{100 * found.wanted:.0f} %", share, _yes(found.reached)])
+
+
+def _yes(reached: bool | None) -> str:
+    return {None: "", True: "yes", False: "no"}[reached]
 
 
 # -- peers ------------------------------------------------------------------------------------------------------------
 
 
 def _side_by_side(run: Run) -> list[str]:
-    lines = ["## Side by side", ""]
+    lines = ["## Side by side", "", *HOW, ""]
     some = False
     for key, heading in COMPARED.items():
         figures = _compared(run, key)
@@ -160,7 +191,7 @@ def _promises(run: Run) -> list[str]:
     return [
         "## What stands behind these numbers",
         "",
-        "Rates compare only where the promises do. Measured by killing workers, see the sources of bench/peers.",
+        "Rates compare only where the promises do. What becomes of running tasks after a kill -9 was measured apart.",
         "",
         "| who | version | a task runs in | finished means | worker killed with kill -9, default settings | settings |",
         "|---|---|---|---|---|---|",

@@ -93,6 +93,21 @@ def test_the_list_names_every_measure(everbeat: Command) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("word", "keys"),
+    [
+        ("latency", ["latency.pickup", "latency.result"]),
+        ("drain.async", ["drain.async"]),
+        ("kill -9", ["death.worker"]),
+        ("DRAIN", ["drain.sync.single", "drain.sync.frames", "drain.async"]),
+    ],
+)
+def test_a_word_chooses_by_key_or_else_by_title(everbeat: Command, word: str, keys: list[str]) -> None:
+    listed = json.loads(everbeat("bench", "--list", "--json", "--only", word).out)
+
+    assert [one["key"] for one in listed] == keys
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_workers_and_removes_the_store(
     started: Callable[..., subprocess.Popen[str]], tmp_path: Path, how: signal.Signals

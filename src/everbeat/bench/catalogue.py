@@ -62,10 +62,14 @@ MEASURES = [
 
 
 def matching(words: Iterable[str]) -> list[Measure]:
-    """Those whose key begins with one of the words, or whose title has it; all if there are no words."""
+    """Those whose key is one of the words or begins with it; for a word that is no key, those whose title has it.
+
+    All if there are no words."""
     wanted = [word.strip().lower() for word in words if word.strip()]
-    return [one for one in MEASURES if not wanted or any(map(one_matches(one), wanted))]
+    found = {one.key for word in wanted for one in _matching(word)}
+    return [one for one in MEASURES if not wanted or one.key in found]
 
 
-def one_matches(measure: Measure) -> Callable[[str], bool]:
-    return lambda word: measure.key == word or measure.key.startswith(f"{word}.") or word in measure.title
+def _matching(word: str) -> list[Measure]:
+    by_key = [one for one in MEASURES if one.key == word or one.key.startswith(f"{word}.")]
+    return by_key or [one for one in MEASURES if word in one.title.lower()]

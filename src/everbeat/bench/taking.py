@@ -13,6 +13,8 @@ from everbeat.bench.place import Failed, Ground
 from everbeat.bench.scale import Scale
 from everbeat.errors import EverbeatError
 
+RATE = "tasks/s"
+"""What a rate should be depends on the store: these targets are those of SQLite."""
 Show = Callable[[str, int, int | None], None]
 """What is measured now, how many are done, and of how many."""
 
@@ -44,7 +46,7 @@ def _figure(ground: Ground, measure: Measure, samples: list[float], foreign_core
         title=measure.title,
         unit=measure.unit,
         better=measure.better,
-        target=measure.target,
+        target=measure.target if ground.store == "sqlite" or measure.unit != RATE else "",
         samples=[round(sample, 4) for sample in samples],
         store=ground.store,
         version=__version__,

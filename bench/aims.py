@@ -1,0 +1,77 @@
+"""What Everbeat aims for beside others: so many times a peer's best figure, so much of the floor. Pure.
+
+Only ratios within one run: they hold on any machine.
+"""
+
+from dataclasses import dataclass
+
+from everbeat.bench.figures import Figure, Run
+
+SHARE_OF_FLOOR = 0.6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    what: str
+    store: str
+    key: str
+    peer: str
+    peer_key: str
+    times: float
+    variants: tuple[str, ...] = ()
+    """Only these settings of the peer; none given: its best."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    what: str
+    wanted: float
+    found: float | None
+    """None: one of the two was not measured."""
+
+    @property
+    def reached(self) -> bool | None:
+        return None if self.found is None else self.found >= self.wanted
+
+
+DURABLE_HUEY = ("default", "results")
+AIMS = [
+    Aim(what="async no-ops against huey", store="sqlite", key="drain.async", peer="huey", peer_key="drain.sync",
+        times=8, variants=DURABLE_HUEY),
+    Aim(what="sync process slots, frames, against huey's threads", store="sqlite", key="drain.sync.frames",
+        peer="huey", peer_key="drain.sync", times=4, variants=DURABLE_HUEY),
+    Aim(what="async no-ops against pgqueuer", store="postgresql", key="drain.async", peer="pgqueuer",
+        peer_key="drain.async", times=1.5),
+    Aim(what="bulk enqueue against pgqueuer", store="postgresql", key="enqueue.bulk", peer="pgqueuer",
+        peer_key="enqueue.bulk", times=1.5),
+    Aim(what="sync process slots, frames, against Celery's processes", store="postgresql", key="drain.sync.frames",
+        peer="celery", peer_key="drain.sync", times=12),
+    Aim(what="sync process slots, frames, against dramatiq's threads", store="postgresql", key="drain.sync.frames",
+        peer="dramatiq", peer_key="drain.sync", times=2),
+]  # fmt: skip
+
+
+def against_peers(run: Run) -> list[Found]:
+    return [Found(what=f"{aim.what}, {aim.store}", wanted=aim.times, found=_ratio(run, aim)) for aim in AIMS]
+
+
+def against_floor(run: Run) -> list[Found]:
+    """One for each figure of Everbeat that has a floor."""
+    found = []
+    for figure in run.figures:
+        floor = floor_of(run, figure)
+        if figure.subject == "everbeat" and floor is not None:
+            share = figure.median / floor.median
+            found.append(Found(what=f"{figure.title}, {figure.store}", wanted=SHARE_OF_FLOOR, found=share))
+    return found
+
+
+def floor_of(run: Run, figure: Figure) -> Figure | None:
+    return next(iter(run.find(figure.key, subject="limit", store=figure.store)), None)
+
+
+def _ratio(run: Run, aim: Aim) -> float | None:
+    own = run.find(aim.key, store=aim.store)
+    theirs = [f for f in run.find(aim.peer_key, subject=aim.peer) if not aim.variants or f.variant in aim.variants]
+    best = max((figure.median for figure in theirs), default=0.0)
+    return own[0].median / best if own and best else None

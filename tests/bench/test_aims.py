@@ -1,0 +1,46 @@
+"""Aims are ratios within one run."""
+
+from bench.aims import against_floor, against_peers
+from tests.bench.test_figures import figure, run
+
+
+def test_the_best_setting_of_a_peer_counts() -> None:
+    found = against_peers(
+        run(
+            figure(300.0, store="postgresql"),
+            figure(100.0, subject="pgqueuer", variant="default", store="postgresql"),
+            figure(250.0, subject="pgqueuer", variant="fast", store="postgresql"),
+        )
+    )
+
+    (aim,) = [one for one in found if one.what == "async no-ops against pgqueuer, postgresql"]
+    assert (aim.wanted, aim.found, aim.reached) == (1.5, 1.2, False)
+
+
+def test_settings_that_give_up_durability_do_not_count() -> None:
+    found = against_peers(
+        run(
+            figure(900.0, store="sqlite"),
+            figure(100.0, key="drain.sync", subject="huey", variant="default", store="sqlite"),
+            figure(800.0, key="drain.sync", subject="huey", variant="fsync off", store="sqlite"),
+        )
+    )
+
+    (aim,) = [one for one in found if one.what == "async no-ops against huey, sqlite"]
+    assert (aim.found, aim.reached) == (9.0, True)
+
+
+def test_what_was_not_measured_is_neither_reached_nor_missed() -> None:
+    assert {(one.found, one.reached) for one in against_peers(run(figure(1.0, store="sqlite")))} == {(None, None)}
+
+
+def test_each_figure_with_a_floor_is_a_share_of_it() -> None:
+    (share,) = against_floor(
+        run(
+            figure(50.0, store="sqlite"),
+            figure(100.0, subject="limit", store="sqlite"),
+            figure(9.0, store="postgresql"),
+        )
+    )
+
+    assert (share.found, share.reached) == (0.5, False)
