@@ -88,7 +88,7 @@ def test_a_task_whose_supervisor_is_frozen_is_stopped_before_another_may_start_i
     assert yard.task(plain).worker_id == frozen.id
     (attempt,) = yard.full(task).attempts
     assert (attempt.error_code, attempt.will_retry) == ("LEASE_LOST", True)
-    assert (yard.task(task).crash_count, yard.task(task).lost_count) == (0, 0)
+    assert (yard.task(task).crash_count, yard.task(task).lost_count) == (0, 1)
 
 
 def test_while_the_store_can_not_be_written_exclusive_tasks_stop_and_others_finish(make_yard: MakeYard) -> None:
