@@ -140,7 +140,10 @@ def _yaml(text: str) -> tuple[Any, Lines]:
         raise Unreadable(
             "reading YAML needs PyYAML: pip install everbeat[yaml], or write the settings as everbeat.toml"
         ) from error
-    loader = yaml.SafeLoader(text)
+    try:
+        loader = yaml.SafeLoader(text)  # reads the first characters, and refuses those that YAML can not hold
+    except yaml.YAMLError as error:
+        raise Unreadable(f"not YAML: {error}") from error
     try:
         node = loader.get_single_node()
         if node is None:

@@ -348,6 +348,8 @@ def _moment(text: str) -> datetime:
 
 
 def _exactly(moment: datetime) -> str:
+    if not isinstance(moment, datetime):
+        return str(moment)  # written by hand into a row that the report tells of
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

@@ -6,6 +6,7 @@ output is a pipe; on a terminal too narrow for the table each row becomes a bloc
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -43,6 +44,10 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no such number
     return value
 
 

@@ -61,10 +61,17 @@ def connect(path: Path, *, timeout: float, read_only: bool = False) -> sqlite3.C
     mode = "rw"
     if read_only:
         mode = "ro" if os.path.exists(f"{path}-wal") else "ro&immutable=1"
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         f"{path.as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False, timeout=timeout,
         cached_statements=256,
     )  # fmt: skip
+    connection.text_factory = _decode
+    return connection
+
+
+def _decode(text: bytes) -> str:
+    """SQLite takes any bytes as text. A row that is not UTF-8 must not keep anybody from reading the others."""
+    return text.decode(errors="replace")
 
 
 class SQLiteTransaction:

@@ -62,7 +62,7 @@ SELECT id, attempt, fence, :error_code, :will_retry, :billed, started_at, :now, 
 ADD_EVENTS = f"""
 INSERT INTO everbeat_events (at, name, task_id, worker_id, facts, wanted)
 SELECT :now, :event, id, worker_id,
-       CAST(json_object('name', name, 'attempt', attempt, 'action', CAST(:action AS TEXT),
+       CAST(json_object('name', CAST(name AS TEXT), 'attempt', CAST(attempt AS BIGINT), 'action', CAST(:action AS TEXT),
                         'reason', CAST(:reason AS TEXT), 'code', CAST(:error_code AS TEXT),
                         'cause', CAST(:cause AS TEXT)) AS TEXT), {WANTED.format(name=":event")}
 {OWNED_AS_DECIDED}"""

@@ -56,6 +56,8 @@ SELECT min(run_at) FROM
       WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name = ? AND priority = ?
       ORDER BY seq LIMIT 1000) AS first"""
 
+KNOWN = frozenset(TaskStatus)
+
 QUARANTINED = "SELECT count(*) FROM everbeat_tasks WHERE quarantined = 1"
 
 
@@ -64,7 +66,8 @@ def counts(tx: Transaction) -> list[QueueCount]:
     found: Counter[tuple[str, TaskStatus]] = Counter()
     for sql in (ENDED, READY, DUE, WAITING, OWNED):
         for queue, status, count in tx.rows(sql):
-            found[queue, TaskStatus(status)] += count
+            if status in KNOWN:  # others were written by hand: `db check` tells of them
+                found[str(queue), TaskStatus(status)] += count
     return [
         QueueCount(
             queue=queue,
@@ -83,7 +86,7 @@ def quarantined(tx: Transaction) -> int:
 
 def _oldest(tx: Transaction, queue: str) -> int | None:
     found = (tx.one(OLDEST, (queue, name, priority)) for name, priority in _kinds(tx, queue))
-    return min((row[0] for row in found if row and row[0] is not None), default=None)
+    return min((row[0] for row in found if row and isinstance(row[0], int)), default=None)
 
 
 def _kinds(tx: Transaction, queue: str) -> Iterator[tuple[str, int]]:

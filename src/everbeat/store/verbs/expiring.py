@@ -77,7 +77,7 @@ def _steady_since(tx: Transaction) -> tuple[int, bool]:
     """Since when the wall clock has not been set, and whether that is worth noting. A clock that is a little ahead or
     behind what was noted has drifted, or is being slewed."""
     noted = tx.one(CLOCK, (tx.clock_id,))
-    if noted is None:
+    if noted is None or not all(isinstance(number, int) for number in noted):
         return ALWAYS, True
     off = abs(tx.now - tx.mono - noted[0])
     return tx.mono if off > STEP_US else noted[1], off > DRIFT_US

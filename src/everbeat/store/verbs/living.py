@@ -220,8 +220,8 @@ def workers(tx: Transaction, *, alive_only: bool) -> list[WorkerInfo]:
 def served(tx: Transaction) -> Iterator[tuple[str, Served]]:
     """What each living worker can run."""
     for worker_id, queues, names in tx.all(SERVED):
-        served = _names(queues)
-        yield worker_id, Served(None if served is None else frozenset(served), frozenset(_names(names) or ()))
+        served = names_in(queues)
+        yield worker_id, Served(None if served is None else frozenset(served), frozenset(names_in(names) or ()))
 
 
 def _keep_health(tx: Transaction) -> None:
@@ -236,9 +236,12 @@ def _healthy_since(tx: Transaction) -> int | None:
     if health is None:
         return None
     since, last_write = health
-    if since > tx.mono:
+    if not isinstance(since, int) or not isinstance(last_write, int) or since > tx.mono:
         return None  # not of our writing
-    return None if is_outage(last_write, tx.mono, tx.all(BEATS, (tx.clock_id,))) else int(since)
+    beats = [
+        (at, every) for at, every in tx.all(BEATS, (tx.clock_id,)) if isinstance(at, int) and isinstance(every, int)
+    ]
+    return None if is_outage(last_write, tx.mono, beats) else since
 
 
 def _info(row: Row, tx: Transaction) -> WorkerInfo:
@@ -251,7 +254,7 @@ def _info(row: Row, tx: Transaction) -> WorkerInfo:
         status=WorkerStatus(row[2]) if row[2] in set(WorkerStatus) else WorkerStatus.DEAD,
         host=Host(name=row[3], boot_id=row[4], pid=row[5], pid_started=row[6], pid_namespace=row[7]),
         lock=LockIdentity(path=str(row[8]), device=row[9], inode=row[10]),
-        queues=_names(row[11]),
+        queues=names_in(row[11]),
         processes=row[12],
         async_slots=row[13],
         beat_interval_ms=_number(row[14]),
@@ -263,7 +266,7 @@ def _info(row: Row, tx: Transaction) -> WorkerInfo:
         ended_at=moment_or_none(row[19] if isinstance(row[19], int) else None),
         end_reason=row[20],
         held=row[21],
-        exclusive_lease_ms=row[22],
+        exclusive_lease_ms=_number(row[22]),
     )
 
 
@@ -271,8 +274,8 @@ def _number(stored: object) -> int:
     return stored if isinstance(stored, int) else 0
 
 
-def _names(stored: str | None) -> tuple[str, ...] | None:
-    """None is every name."""
+def names_in(stored: str | None) -> tuple[str, ...] | None:
+    """None is every name. No name at all for what can not be read."""
     if stored is None:
         return None
     try:

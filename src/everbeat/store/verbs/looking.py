@@ -4,17 +4,18 @@ What the code of a sensitive task said in its errors and its progress may hold w
 (PROTOCOL 41). Only `finished`, which is for the sender of the task, has it.
 """
 
-import json
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+from everbeat.errors import EverbeatError
 from everbeat.model.event import EventInfo
 from everbeat.model.order import FAILED_BY_HAND, REQUEUED_BY_HAND
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import AttemptInfo, Finished, HistoryEntry, LateOutcome, TaskError, TaskInfo, TaskPolicy
 from everbeat.store.interface import TaskFilter
 from everbeat.store.moments import micros, moment, moment_or_none
+from everbeat.store.reading import facts_in, object_in
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import living
 
@@ -28,6 +29,8 @@ SELECT id, name, queue, status, priority, attempt, max_attempts, crash_count, lo
           FROM everbeat_queues q WHERE q.name = everbeat_tasks.queue), policy
   FROM everbeat_tasks"""
 
+KNOWN = frozenset(TaskStatus)
+"""A row in another state is passed over in lists: `db check` tells of it."""
 HIDDEN = "(not shown: the task is sensitive)"
 OURS = frozenset(
     {"WORKER_CRASHED", "WORKER_STOPPED", "NEIGHBOUR_CRASHED", "LEASE_LOST", "TASK_TIMEOUT", "UNKNOWN_TASK",
@@ -84,7 +87,7 @@ def finished(tx: Transaction, task_id: str) -> tuple[bool, Finished | None]:
     row = tx.one(FINISHED, (task_id,))
     if row is None:
         return False, None
-    status = TaskStatus(row[0])
+    status = _state(task_id, row[0])
     if not status.is_terminal:
         return True, None
     return True, Finished(status=status, attempt=row[1], result=row[2], error=_error(row[3], row[4], row[5]))
@@ -95,14 +98,16 @@ def tasks(tx: Transaction, wanted: TaskFilter) -> list[TaskInfo]:
     sql = TASK + (" WHERE " + " AND ".join(text for text, _ in where) if where else "") + " ORDER BY seq DESC LIMIT ?"
     waits = _Waits(tx)
     rows = tx.all(sql, [*(value for _, values in where for value in values), wanted.limit])
-    return [_info(row, waits) for row in rows]
+    return [_info(row, waits) for row in rows if row[3] in KNOWN]
 
 
 def events(tx: Transaction, *, after: int, since: datetime | None, task_id: str | None, limit: int) -> list[EventInfo]:
     asked = {" AND at >= ?": micros(since), " AND task_id = ?": task_id}
     more = {text: value for text, value in asked.items() if value is not None}
     return [
-        EventInfo(id=row[0], at=moment(row[1]), name=row[2], task_id=row[3], worker_id=row[4], facts=json.loads(row[5]))
+        EventInfo(
+            id=row[0], at=moment(row[1]), name=str(row[2]), task_id=row[3], worker_id=row[4], facts=facts_in(row[5])
+        )
         for row in tx.rows(EVENTS.format(more="".join(more)), (after, *more.values(), limit))
     ]
 
@@ -126,7 +131,7 @@ def _info(
     row: Row, waits: "_Waits", attempts: list[AttemptInfo] | None = None, history: list[HistoryEntry] | None = None
 ) -> TaskInfo:
     return TaskInfo(
-        id=row[0], name=row[1], queue=row[2], status=TaskStatus(row[3]), priority=row[4], attempt=row[5],
+        id=row[0], name=row[1], queue=row[2], status=_state(row[0], row[3]), priority=row[4], attempt=row[5],
         max_attempts=row[6], crash_count=row[7], lost_count=row[8], fence=row[9], worker_id=row[10],
         created_at=moment(row[11]), run_at=moment(row[12]), started_at=moment_or_none(row[13]),
         finished_at=moment_or_none(row[14]), error_code=row[15], error_message=shown_message(row[15], row[16], row[22]),
@@ -163,13 +168,22 @@ class _Waits:
         return "a free slot"
 
 
+def _state(task_id: str, stored: str) -> TaskStatus:
+    if stored not in KNOWN:
+        raise EverbeatError(
+            f"task {task_id} is in no known state ({stored!r}): somebody wrote that by hand. It is left alone. "
+            f"`everbeat db check` lists such rows."
+        )
+    return TaskStatus(stored)
+
+
 def shown_message(code: str | None, message: str | None, policy: str | None) -> str | None:
     is_shown = message is None or code in OURS or not TaskPolicy.load(policy).sensitive
     return message if is_shown else HIDDEN
 
 
 def _progress(stored: str | None, policy: str | None) -> dict[str, Any] | None:
-    said: dict[str, Any] | None = json.loads(stored) if stored else None
+    said = object_in(stored) if stored else None
     if said and said.get("note") is not None and TaskPolicy.load(policy).sensitive:
         return said | {"note": HIDDEN}
     return said
@@ -193,5 +207,5 @@ def _entry(row: Row) -> HistoryEntry:
 def _error(code: str | None, message: str | None, stored: str | None) -> TaskError | None:
     if code is None:
         return None
-    more = json.loads(stored) if stored else {}
+    more = (object_in(stored) or {}) if stored else {}
     return TaskError(code=code, message=message or "", exception_type=more.get("type"), traceback=more.get("traceback"))

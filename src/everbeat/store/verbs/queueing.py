@@ -91,7 +91,7 @@ def is_ready(tx: Transaction, queue: str, name: str | None = None) -> bool:
 
 def queues(tx: Transaction) -> list[QueueInfo]:
     return [
-        QueueInfo(name=name, paused=bool(paused), max_concurrency=limit, paused_by=by)
+        QueueInfo(name=str(name), paused=bool(paused), max_concurrency=limit, paused_by=by)
         for name, paused, limit, by in tx.rows(QUEUES)
     ]
 

@@ -7,12 +7,12 @@ dead had taken is given to others at once. A failed delivery is tried again, lat
 kept, and that is an event of its own.
 """
 
-import json
 from collections.abc import Collection, Iterable, Sequence
 
 from everbeat.model import event
 from everbeat.model.event import EVERY, Event, EventInfo
 from everbeat.store.moments import moment
+from everbeat.store.reading import facts_in
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs.records import add_events, text
 
@@ -85,7 +85,9 @@ def take(
     due = tx.all(sql + BUT_TAKEN, values)
     tx.many(PUT_OFF, [(tx.now + lease_us, worker_id, row[0], application) for row in due])
     return [
-        EventInfo(id=row[0], at=moment(row[1]), name=row[2], task_id=row[3], worker_id=row[4], facts=json.loads(row[5]))
+        EventInfo(
+            id=row[0], at=moment(row[1]), name=str(row[2]), task_id=row[3], worker_id=row[4], facts=facts_in(row[5])
+        )
         for row in due
     ]
 

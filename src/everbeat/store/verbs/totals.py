@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from everbeat.model.total import Total
+from everbeat.store.reading import object_in
 from everbeat.store.transaction import Transaction
 
 ADD = """
@@ -31,7 +32,13 @@ def noted(tx: Transaction, name: str) -> float | None:
 
 
 def every(tx: Transaction) -> list[Total]:
-    return [Total(name=name, labels=json.loads(labels), value=value) for name, labels, value in tx.rows(ALL)]
+    """Those that can be read: a row that was written by hand must not take the others from those who watch."""
+    found = ((name, object_in(labels), value) for name, labels, value in tx.rows(ALL))
+    return [
+        Total(name=name, labels=labels, value=value)
+        for name, labels, value in found
+        if labels is not None and isinstance(name, str) and isinstance(value, int | float)
+    ]
 
 
 def _key(labels: Mapping[str, str]) -> str:

@@ -5,7 +5,6 @@ all workers were away, it begins anew, so the first one that starts on Monday do
 task counts from when it could have run, so one that was sent a minute ago is not failed for those before it.
 """
 
-import json
 from collections.abc import Iterator
 
 from everbeat.model import event
@@ -67,7 +66,7 @@ def refuse(tx: Transaction, *, after_us: int, gap_us: int) -> list[str]:
     known = _known(tx)
     tx.many(FORGET, [(name,) for name, *_ in tx.all(WATCHED) if name in known])
     values = {"clock_id": tx.clock_id, "mono": tx.mono, "gap": gap_us}
-    tx.many(WATCH, [values | {"name": name} for name in sorted(unknown)])
+    tx.many(WATCH, [values | {"name": name} for name in sorted(unknown, key=str)])
     lost = {name for name, _, since, _ in tx.all(WATCHED) if name in unknown and tx.mono - since >= after_us}
     failed: list[str] = []
     for queue, name in found:
@@ -111,7 +110,7 @@ def _unknown(tx: Transaction) -> Iterator[tuple[str, str]]:
 
 
 def _known(tx: Transaction) -> set[str]:
-    return {name for _, _, names in tx.all(living.SERVED) for name in json.loads(names)}
+    return {name for _, _, names in tx.all(living.SERVED) for name in living.names_in(names) or ()}
 
 
 def _words(us: int) -> str:

@@ -1,0 +1,153 @@
+"""Rows written by hand: whatever stands in a column, commands answer, a worker works, recovery goes on.
+
+A row that makes no sense is passed over, quarantined or failed; the sound tasks beside it all come to their end.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.hostile import rows
+
+from everbeat import Everbeat
+from everbeat.cli.main import main
+from everbeat.config import AppConfig, SQLiteConfig
+
+ROOT = Path(__file__).parents[2]
+TABLES = sorted(re.findall(r"^CREATE TABLE (everbeat_\w+)", rows.schema(), re.M))
+COMMANDS = [
+    ["task", "list", "--json"], ["task", "list", "--limit", "1000"], ["task", "show", "late"],
+    ["task", "show", "failed", "--json"], ["worker", "list", "--show-heartbeat"], ["worker", "list", "--json"],
+    ["queue", "status"], ["queue", "recovery-status"], ["queue", "recovery-report", "--json"],
+    ["quarantine", "list"], ["events"], ["events", "--json"], ["metrics"],
+    ["task", "cancel", "pending"], ["task", "retry", "failed"], ["task", "accept", "late"],
+    ["queue", "pause", "mail"], ["queue", "recover"],
+]  # fmt: skip
+SOUND = 20
+
+
+@pytest.fixture(scope="session")
+def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("furnished") / "jobs.db"
+    rows.furnish(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _bare_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("EVERBEAT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_table_is_tried(furnished: Path) -> None:
+    assert list(rows.tables(furnished)) == TABLES
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_no_command_fails_without_a_clear_word(
+    furnished: Path, tmp_path: Path, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "jobs.db"
+    shutil.copy(furnished, path)
+    for column in rows.tables(path)[table]:
+        rows.spread(path, table, column)
+    for words in COMMANDS:
+        code = main([*words, "--db", f"sqlite:///{path}"])
+
+        said = capsys.readouterr()
+        assert code in (0, 1), f"{words} ended with {code}: {said.err}"
+        assert "Traceback" not in said.err
+        if "--json" in words and code == 0:
+            assert json.loads(said.out) is not None
+
+
+@pytest.mark.parametrize("among", [["everbeat_tasks"], [table for table in TABLES if table != "everbeat_tasks"]],
+                         ids=["tasks", "others"])  # fmt: skip
+def test_a_worker_and_its_recovery_go_on_among_hostile_rows(furnished: Path, tmp_path: Path, among: list[str]) -> None:
+    path = tmp_path / "jobs.db"
+    shutil.copy(furnished, path)
+    for table in among:
+        for column in rows.tables(path)[table]:
+            rows.spread(path, table, column)
+    if "everbeat_health" in among:
+        rows.spoil(
+            path, everbeat_health="healthy_since_mono", everbeat_clock="wall_offset", everbeat_roles="until_mono"
+        )
+    with closing(Everbeat(AppConfig(broker=SQLiteConfig(path, durability="normal")))) as app, a_worker(path) as worker:
+        add = app.task(name="add")(_add)
+        handles = add.enqueue_many([add.args(number, 1) for number in range(SOUND)])
+
+        results = [handle.result(timeout=60) for handle in handles]
+
+        assert results == [number + 1 for number in range(SOUND)]
+        worker.until(lambda: app.handle("running").status().is_terminal, "the orphan of a silent worker was recovered")
+        worker.until_it_has_beaten(4)
+    assert worker.process.returncode == 0, worker.said()
+    assert "Traceback" not in worker.said()
+    assert "loop.failed" not in worker.said()
+
+
+def _add(a: int, b: int) -> int:
+    return a + b
+
+
+@dataclass(slots=True, eq=False)
+class HardyWorker:
+    process: "subprocess.Popen[bytes]"
+    path: Path
+    log: Path
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def until_it_has_beaten(self, times: int) -> None:
+        """So often since it was asked, which takes as many seconds: every loop of it has turned meanwhile."""
+        wanted = self._beats() + times
+        self.until(lambda: self._beats() >= wanted, "it has beaten")
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        give_up = time.monotonic() + 60
+        while not condition():
+            assert self.process.poll() is None, self.said()
+            assert time.monotonic() < give_up, f"waited in vain until {what}: {self.said()}"
+            time.sleep(0.1)
+
+    def _beats(self) -> int:
+        with closing(sqlite3.connect(self.path, timeout=30)) as connection:
+            connection.execute("PRAGMA wal_autocheckpoint=0")
+            sql = "SELECT max(beat_seq) FROM everbeat_workers WHERE name = 'hardy' AND typeof(beat_seq) = 'integer'"
+            return int(connection.execute(sql).fetchone()[0] or 0)
+
+
+@contextmanager
+def a_worker(path: Path) -> Iterator[HardyWorker]:
+    """Stopped by SIGTERM at the end."""
+    log = path.with_name("worker.log")
+    words = ["worker", "start", "tests.hostile.apps:app", "--db", f"sqlite:///{path}", "--name", "hardy",
+             "--processes", "2", "--drain-timeout", "1"]  # fmt: skip
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "everbeat", *words], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file,
+            stderr=file,
+        )  # fmt: skip
+    worker = HardyWorker(process, path, log)
+    try:
+        yield worker
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()

@@ -1,0 +1,198 @@
+"""Whatever is typed, configured or sent: an answer or a clear error, never a traceback."""
+
+import os
+import string
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from everbeat import AppConfig, ConfigError, Everbeat, EverbeatError, SQLiteConfig
+from everbeat.cli.main import main
+from everbeat.store.open import open_store
+
+BOUNDED = settings(
+    max_examples=80,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+REFUSALS = (EverbeatError, TypeError, ValueError)
+ANY_TEXT = st.text(alphabet=st.characters(exclude_categories=()), max_size=40)  # with lone surrogates
+TYPED = st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
+COMMANDS = [
+    ["task", "list"], ["task", "show"], ["task", "history"], ["task", "enqueue"], ["task", "retry"], ["task", "cancel"],
+    ["task", "purge"], ["task", "requeue"], ["task", "fail"], ["task", "accept"], ["task", "erase"],
+    ["queue", "status"], ["queue", "pause"], ["queue", "resume"], ["queue", "recovery-status"],
+    ["queue", "recovery-report"],
+    ["events"],
+    ["metrics"], ["quarantine", "list"], ["quarantine", "release"], ["quarantine", "discard"], ["worker", "list"],
+    ["worker", "health"], ["db", "migrate"], ["nonsense"], [],
+]  # fmt: skip
+OPTIONS = ["--json", "--status", "--name", "--queue", "--error-code", "--since", "--older-than", "--limit", "--yes",
+           "--dry-run", "--args", "--force", "--last", "--check", "--sql", "--task", "--", "-", "--help"]  # fmt: skip
+WORDS = st.one_of(
+    st.sampled_from(OPTIONS),
+    st.sampled_from(
+        ["PENDING", "0", "-1", "1e999", str(2**70), "10m", "9999999999d", "[]", "{", "null", "a,b", "..", ""]
+    ),
+    TYPED,
+)
+
+
+@pytest.fixture(autouse=True)
+def _bare_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("EVERBEAT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+@BOUNDED
+@given(command=st.sampled_from(COMMANDS), words=st.lists(WORDS, max_size=5))
+def test_any_words_after_a_command_are_answered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], words: list[str]
+) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with closing(open_store(AppConfig(broker=SQLiteConfig(tmp_path / "jobs.db", durability="normal")))):
+        code = main([*command, *words, "--db", url])
+
+    assert code in (0, 1, 2, 3)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@BOUNDED
+@given(
+    url=st.one_of(ANY_TEXT, ANY_TEXT.map(lambda text: f"sqlite:///{text}"), TYPED.map(lambda t: f"postgresql://{t}"))
+)
+def test_any_url_is_a_store_or_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str) -> None:
+    code = main(["task", "list", "--db", url])
+
+    assert code in (2, 3), url
+    assert "Traceback" not in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+TOML = st.one_of(
+    st.text(alphabet=string.printable, max_size=200).map(str.encode),
+    st.binary(max_size=200),
+    st.tuples(
+        st.sampled_from(["", "[recovery]", "[broker]", "[tool.everbeat]", "[[queues]]", "[queue.recovery]"]),
+        st.sampled_from(["action", "max_recovery_attempts", "running_stale_threshold_ms", "eager", "imports", "url",
+                         "database_url", "name", "paused", "maxRecoveryAttempts", "x"]),
+        st.sampled_from(["1", "-1", str(2**63 - 1), "1e400", "nan", "true", '"text"', '"\\u0000"', "[]", "{}",
+                         "[1, 'a']", "1979-05-27", '""', "{a = {b = 1}}"]),
+    ).map(lambda part: f"{part[0]}\n{part[1]} = {part[2]}\n".encode()),
+)  # fmt: skip
+
+
+@BOUNDED
+@given(content=TOML, name=st.sampled_from(["everbeat.toml", "everbeat.yaml", "pyproject.toml"]))
+def test_any_configuration_file_is_taken_or_refused_with_its_name(tmp_path: Path, content: bytes, name: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    try:
+        refusal = refusal_of(AppConfig)
+    finally:
+        (tmp_path / name).unlink()
+
+    assert refusal is None or (isinstance(refusal, ConfigError) and name in str(refusal))
+
+
+@BOUNDED
+@given(
+    name=st.sampled_from(["RECOVERY_ACTION", "RECOVERY_MAX_RECOVERY_ATTEMPTS", "RECOVERY_ENABLED", "EAGER", "CONFIG",
+                          "DATABASE_URL", "RECOVERY_RUNNING_STALE_THRESHOLD_MS", "IMPORTS"]),
+    value=TYPED,
+)  # fmt: skip
+def test_any_variable_is_taken_or_refused_with_its_name(name: str, value: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(f"EVERBEAT_{name}", value)
+        refusal = refusal_of(AppConfig)
+
+    assert refusal is None or (isinstance(refusal, ConfigError) and f"EVERBEAT_{name}" in str(refusal))
+
+
+def refusal_of(deed: Callable[[], object]) -> Exception | None:
+    """The clear error that it ended in, if it did. Any other error fails the test."""
+    try:
+        deed()
+    except REFUSALS as error:
+        return error
+    return None
+
+
+class Odd:
+    """Nothing that JSON could hold."""
+
+
+ARGUMENTS = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(), ANY_TEXT, st.binary(max_size=20), st.datetimes(),
+        st.just(object()), st.just(Odd()), st.just(len), st.complex_numbers(),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.one_of(ANY_TEXT, st.integers()), inner, max_size=3)
+    ),
+    max_leaves=6,
+)  # fmt: skip
+OPTION_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "delay": st.one_of(st.floats(), st.integers(), st.timedeltas(), ANY_TEXT),
+    "run_at": st.one_of(st.datetimes(), st.datetimes(timezones=st.just(UTC)), ANY_TEXT),
+    "good_until": st.one_of(st.datetimes(timezones=st.just(UTC)), st.just(datetime.max.replace(tzinfo=UTC))),
+    "priority": st.one_of(st.integers(), st.floats(), st.booleans(), ANY_TEXT),
+    "queue": ANY_TEXT,
+    "unique_key": ANY_TEXT,
+    "exclusive_key": ANY_TEXT,
+    "id": ANY_TEXT,
+}
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Everbeat:
+    return Everbeat(SQLiteConfig(tmp_path / "jobs.db", durability="normal"))
+
+
+@BOUNDED
+@given(argument=ARGUMENTS)
+def test_any_argument_is_stored_or_refused_and_the_store_goes_on(app: Everbeat, argument: Any) -> None:
+    task = app.tasks.get("take") or app.task(name="take")(_take)
+
+    refusal = refusal_of(lambda: task.enqueue(argument).info())
+
+    assert refusal is None or str(refusal)
+
+
+@BOUNDED
+@given(option=st.sampled_from(sorted(OPTION_VALUES)), data=st.data())
+def test_any_option_is_taken_or_refused_by_name(app: Everbeat, option: str, data: st.DataObject) -> None:
+    task = app.tasks.get("take") or app.task(name="take")(_take)
+    value = data.draw(OPTION_VALUES[option])
+
+    refusal = refusal_of(lambda: task.options(**{option: value}).enqueue(1).cancel())
+
+    assert refusal is None or str(refusal)
+
+
+@BOUNDED
+@given(name=ANY_TEXT)
+def test_any_task_name_is_taken_or_refused(name: str) -> None:
+    refusal = refusal_of(lambda: Everbeat("sqlite:///never-opened.db").task(name=name)(_take))
+
+    assert refusal is None or "task name" in str(refusal)
+
+
+def test_times_at_the_end_of_time_are_stored_or_refused(app: Everbeat) -> None:
+    task = app.task(name="take")(_take)
+    for moment in (datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)):
+        assert task.options(run_at=moment).enqueue(1).info().run_at.year in (1, 9999)
+    with pytest.raises(ValueError):
+        task.options(delay=timedelta.max)
+
+
+def _take(argument: Any) -> None:
+    return None
