@@ -1,22 +1,27 @@
 """What the tests of the store share: time that stands still until told, and the words of a task's life.
 
-Every test in `contract/` takes `open_store` or `store`, so a second kind of store is one more parameter here.
+Every test in `contract/` takes `open_store` or `store`, so every one of them runs on both kinds of store.
 """
 
+import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.postgres import EmptyDatabase, servers_url, stop_server
 from tests.words import VirtualClock
 
 from everbeat.store.interface import Store
+from everbeat.store.postgres.store import PostgresStore
 from everbeat.store.sqlite.store import SQLiteStore
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background has them ignore it, and so would every command that they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+PLACE = "EVERBEAT_TEST_PLACE"
 OpenStore = Callable[[], Store]
 
 
@@ -25,17 +30,38 @@ def clock() -> VirtualClock:
     return VirtualClock()
 
 
-@pytest.fixture(params=["sqlite"])
+def pytest_configure(config: pytest.Config) -> None:
+    """One place for all processes of this run, where they find the server that they share."""
+    if not hasattr(config, "workerinput"):
+        os.environ[PLACE] = tempfile.mkdtemp(prefix="everbeat-run-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        stop_server(Path(os.environ.pop(PLACE)))
+
+
+@pytest.fixture(scope="session")
+def a_database() -> EmptyDatabase:
+    return EmptyDatabase(servers_url(Path(os.environ[PLACE])))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
 def open_store(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock) -> Iterator[OpenStore]:
     """Opens the same store again and again: as many processes would."""
-    opened: list[SQLiteStore] = []
+    opened: list[SQLiteStore | PostgresStore] = []
 
     def open_sqlite() -> Store:
         opened.append(SQLiteStore(tmp_path / "contract.db", durability="normal", clock=clock, patience=2.0))
         return opened[-1]
 
-    assert request.param == "sqlite"
-    yield open_sqlite
+    def open_postgres() -> Store:
+        opened.append(PostgresStore(url, clock=clock, patience=2.0))
+        return opened[-1]
+
+    if request.param == "postgres":
+        url = request.getfixturevalue("a_database").url()
+    yield open_postgres if request.param == "postgres" else open_sqlite
     for store in opened:
         store.close()
 

@@ -30,6 +30,19 @@ def create_file(path: Path | str) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | FLAGS, 0o600)
 
 
+def close_directory(path: Path | str) -> None:
+    """See to it that nobody but its owner, who must be us, can use it."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | FLAGS)
+    try:
+        found = os.fstat(fd)
+        if found.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, f"it belongs to another user ({found.st_uid})", str(path))
+        if found.st_mode & 0o077:
+            os.fchmod(fd, 0o700)
+    finally:
+        os.close(fd)
+
+
 def is_ours(found: os.stat_result, owners: Collection[int] = ()) -> bool:
     return found.st_uid in (os.geteuid(), ROOT, *owners)
 

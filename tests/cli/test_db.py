@@ -15,10 +15,10 @@ from tests.cli.by_hand import Command, HandWorker, send
 
 from everbeat.config import AppConfig, SQLiteConfig
 from everbeat.model.state import TaskStatus
+from everbeat.store import schema
 from everbeat.store.interface import Store, TaskFilter
 from everbeat.store.open import open_store
 from everbeat.store.sqlite import backup as copies
-from everbeat.store.sqlite import migrate
 
 STEP_2 = "CREATE TABLE everbeat_later (id INTEGER PRIMARY KEY);\n"
 
@@ -378,8 +378,8 @@ def test_an_older_schema_is_named_shown_and_upgraded(
     everbeat: Command, store: Store, path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task_id = send(store)
-    known = migrate.steps()
-    monkeypatch.setattr(migrate, "steps", lambda: [*known, (known[-1][0] + 1, STEP_2)])
+    known = schema.steps()
+    monkeypatch.setattr(schema, "steps", lambda: [*known, (known[-1][0] + 1, STEP_2)])
 
     refused = everbeat("task", "list", "--db", url)
     checked = everbeat("db", "migrate", "--check", "--db", url)
@@ -397,9 +397,9 @@ def test_an_older_schema_is_named_shown_and_upgraded(
 def test_an_upgrade_that_fails_leaves_the_store_as_it_was(
     everbeat: Command, store: Store, path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = migrate.steps()
+    known = schema.steps()
     broken = STEP_2 + "CREATE TABLE everbeat_tasks (id);\n"
-    monkeypatch.setattr(migrate, "steps", lambda: [*known, (known[-1][0] + 1, broken)])
+    monkeypatch.setattr(schema, "steps", lambda: [*known, (known[-1][0] + 1, broken)])
 
     ended = everbeat("db", "migrate", "--db", url)
 

@@ -141,7 +141,7 @@ def test_one_orphan_that_can_not_be_written_does_not_stop_the_rest(store: Store)
 
     assert (first, third) == (Settled(task_id="a"), Settled(task_id="c"))
     assert isinstance(second, Unsettled)
-    assert "OverflowError" in second.error
+    assert "OverflowError" in second.error or "out of range" in second.error
     assert ids(store.orphans(limit=10)) == ["b"]
     assert facts_of(store, "b", "history") == ([],)
 

@@ -1,5 +1,6 @@
 """The cancel of a task that runs: a request that its owner reads, and that nobody forgets."""
 
+import select
 from collections.abc import Callable
 
 import pytest
@@ -84,6 +85,7 @@ def test_the_bell_of_the_owner_says_that_it_is_asked_to_stop_a_run(open_store: O
 
     there.cancel("a", actor="me")
 
+    assert select.select([mine], [], [], 10)[0] == [mine]
     assert (mine.clear(), other.clear(), mine.clear()) == (True, False, False)
     mine.close()
     other.close()

@@ -13,7 +13,7 @@ from tests.words import enqueue, status_of
 
 from everbeat.errors import SchemaMismatch, StoreUnavailable
 from everbeat.model.state import TRANSITIONS, TaskStatus
-from everbeat.store.sqlite import migrate
+from everbeat.store import schema
 from everbeat.store.sqlite.store import SQLiteStore
 
 
@@ -43,7 +43,7 @@ def look(path: Path, sql: str) -> list[tuple[object, ...]]:
 def test_a_store_is_a_wal_database_with_a_version_and_an_identity(store: SQLiteStore, path: Path) -> None:
     assert look(path, "PRAGMA journal_mode") == [("wal",)]
     meta = {key: str(value) for key, value in look(path, "SELECT key, value FROM everbeat_meta")}
-    assert meta["schema_version"] == str(migrate.newest())
+    assert meta["schema_version"] == str(schema.newest())
     assert len(meta["store_id"]) == 36
 
 

@@ -1,6 +1,5 @@
 """`everbeat worker start`: from the options to a worker that runs, and its first lines."""
 
-import sqlite3
 from collections.abc import Callable
 from contextlib import ExitStack
 from enum import StrEnum
@@ -147,7 +146,7 @@ def _announce(life: "Life", report: RecoveryReport | None) -> None:
             target=worker.options.target,
             task_count=len(worker.names),
             store=life.store.location,
-            engine=f"SQLite {sqlite3.sqlite_version}",
+            engine=life.store.engine,
             processes=worker.options.processes,
             async_slots=worker.async_slots,
             queues=worker.options.queues,

@@ -57,6 +57,13 @@ class Room:
             return bool(self.slots)
         return name in self.async_names and bool(self.async_free or self.own_free)
 
+    def wants(self, name: str) -> int:
+        """How many tasks of this name it may take, if none of them is special."""
+        if name in self.async_names:
+            return self.async_free + self.own_free
+        depth = self.depths.get(name, 1)
+        return sum(max(depth - standing, 0) for standing in self.slots.values())
+
     def offer(self, name: str, *, solo: bool, alone: bool = False, isolated: bool = False) -> tuple[Answer, int]:
         """Admit a task or not; with the slot it goes to. `solo`: a suspect; `alone`: not to be framed."""
         is_async = name in self.async_names

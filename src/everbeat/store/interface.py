@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from everbeat.decide.room import Room
+from everbeat.errors import EverbeatError
 from everbeat.model.event import Event, EventInfo
 from everbeat.model.flow import NewWorkflow, NodeInfo, NodeResult, WorkflowChange, WorkflowInfo, WorkflowStatus
 from everbeat.model.integrity import Checkpoint, IntegrityResult, Rescue
@@ -191,6 +192,10 @@ class Schema:
     newest: int
 
 
+class CopyRefused(EverbeatError):
+    """A backup or restore that was not made, with what to do instead. The store is as it was."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backup:
     store: str
@@ -279,6 +284,10 @@ class Site(Protocol):
 
 
 class Store(Site, Protocol):
+    @property
+    def engine(self) -> str:
+        """The database and its version, for people."""
+
     @property
     def store_id(self) -> str:
         """Made with the store and never changed: another one is another store."""

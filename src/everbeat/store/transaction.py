@@ -40,12 +40,18 @@ class RowRefused(Exception):
 
 
 class Transaction(Protocol):
-    now: int
-    """When it began: wall clock, microseconds UTC."""
-    mono: int
-    """The same moment by the clock that ages are measured with."""
-    clock_id: str
-    """Which clock that is: an age by another one is not known."""
+    @property
+    def now(self) -> int:
+        """When it began: wall clock, microseconds UTC."""
+
+    @property
+    def mono(self) -> int:
+        """The same moment by the clock that ages are measured with."""
+
+    @property
+    def clock_id(self) -> str:
+        """Which clock that is: an age by another one is not known."""
+
     wakes: set[Kind]
     """What has become ready in it: once it is committed, workers that can run it are woken."""
 
@@ -65,6 +71,13 @@ class Transaction(Protocol):
 
     def rows(self, sql: str, values: Any = ()) -> Iterator[Row]:
         """Read lazily: a caller that stops early has paid only for what it took."""
+
+    def ahead(self, sql: str, values: Sequence[Any], few: int) -> Iterator[Row]:
+        """Of the tasks that this finds, those that nobody else is about to take, by priority and seq, which come first
+        in their rows. About so many are wanted."""
+
+    def lock(self, name: str) -> None:
+        """Whoever else wants this name waits until the end of this transaction."""
 
     def all(self, sql: str, values: Any = ()) -> list[Row]: ...
 

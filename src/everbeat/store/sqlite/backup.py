@@ -23,10 +23,11 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from everbeat.errors import EverbeatError, StoreUnavailable
+from everbeat.errors import StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.store.interface import Backup, Restored
+from everbeat.store import schema
+from everbeat.store.interface import Backup, CopyRefused, Restored
 from everbeat.store.sqlite import migrate
 from everbeat.store.sqlite.blocker import users_of
 from everbeat.store.sqlite.connection import COPY_PAGES, SIDE_FILES, Progress, SQLiteDatabase, connect
@@ -47,10 +48,6 @@ UPDATE everbeat_workers
        end_cause = coalesce(end_cause, 'restore'), end_reason = coalesce(end_reason, :reason),
        boot_id = 'restored', clock_id = 'restored', lock_path = ''"""
 FORGET = ("DELETE FROM everbeat_roles", "DELETE FROM everbeat_health")
-
-
-class CopyRefused(EverbeatError):
-    """A backup or restore that was not made, with what to do instead. The store is as it was."""
 
 
 # -- backup -----------------------------------------------------------------------------------------------------------
@@ -207,8 +204,8 @@ def check(path: Path) -> None:
         found = migrate.version_in(source, path)
     if found is None:
         raise CopyRefused(f"{path} is not a backup of an Everbeat store. The store is as it was.")
-    if found > migrate.newest():
-        migrate.check(path, found)
+    if found > schema.newest():
+        schema.check(str(path), found)
 
 
 def _fetch(path: Path, part: Path, progress: Progress) -> None:
@@ -239,7 +236,7 @@ def _make_ready(part: Path, origin: Path, actor: str) -> tuple[str, int]:
         connection.execute("BEGIN IMMEDIATE")
         migrate.apply_missing(connection, migrate.version_in(connection, part) or 0)
         (before,) = connection.execute(GET_META, ("store_id",)).fetchone()
-        connection.execute(migrate.SET_META, ("store_id", store_id))
+        connection.execute(schema.SET_META, ("store_id", store_id))
         connection.execute(BURY, {"now": now, "reason": "the store was restored from a backup"})
         for statement in FORGET:
             connection.execute(statement)

@@ -111,6 +111,12 @@ class SQLiteTransaction:
         """Read lazily: a caller that stops early has paid only for what it took."""
         return self._connection.execute(sql, values)
 
+    def ahead(self, sql: str, values: Sequence[Any], few: int) -> Iterator[Row]:
+        return self.rows(f"{sql} ORDER BY priority, seq", values)
+
+    def lock(self, name: str) -> None:
+        """Writers of one file take turns: whoever is in a transaction holds every name."""
+
     def all(self, sql: str, values: Any = ()) -> list[Row]:
         return self._connection.execute(sql, values).fetchall()
 

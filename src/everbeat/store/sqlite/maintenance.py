@@ -6,6 +6,7 @@ from pathlib import Path
 
 from everbeat.clock import SystemClock
 from everbeat.errors import StoreUnavailable
+from everbeat.store import schema
 from everbeat.store.interface import Backup, Restored, Schema
 from everbeat.store.sqlite import backup, migrate, side
 from everbeat.store.sqlite.connection import SQLiteDatabase
@@ -29,13 +30,13 @@ class SQLiteMaintenance:
 
     def schema(self) -> Schema:
         with self._existing() as database:
-            return Schema(found=migrate.version_of(database), newest=migrate.newest())
+            return Schema(found=migrate.version_of(database), newest=schema.newest())
 
     def migration(self) -> str:
         return migrate.sql(self.schema().found)
 
     def migrate(self) -> Schema:
-        before = self.schema() if self._path.exists() else Schema(found=None, newest=migrate.newest())
+        before = self.schema() if self._path.exists() else Schema(found=None, newest=schema.newest())
         if before.found is None:
             SQLiteStore(
                 self._path, durability=self._durability, file_mode=self._file_mode, patience=self._patience

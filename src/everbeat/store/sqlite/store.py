@@ -8,6 +8,7 @@ from pathlib import Path
 from everbeat.clock import Clock, SystemClock
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Enqueued, NewTask
+from everbeat.store import schema
 from everbeat.store.sql.group import GroupCommit
 from everbeat.store.sql.store import SQLStore
 from everbeat.store.sqlite import borrowed, migrate, side
@@ -56,7 +57,11 @@ class SQLiteStore(SQLiteSite, Checks, SQLStore):
             found = migrate.create(self.database)
         if found is None:
             raise StoreUnavailable(f"{self.database.path} is not an Everbeat store. Nothing was changed.")
-        migrate.check(self.database.path, found)
+        schema.check(str(self.database.path), found)
+
+    @property
+    def engine(self) -> str:
+        return f"SQLite {sqlite3.sqlite_version}"
 
     def close(self) -> None:
         self.bells.close()

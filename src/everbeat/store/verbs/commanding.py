@@ -26,7 +26,7 @@ from everbeat.store.verbs.turns import IN_LINE, hand_over, keys_of
 BATCH = 500
 
 FIT = "SELECT seq, id FROM everbeat_tasks WHERE {fit} AND seq > ? ORDER BY seq LIMIT ?"
-STILL_FIT = "SELECT seq, id FROM everbeat_tasks WHERE seq IN ({seqs}) AND {fit}"
+STILL_FIT = "SELECT seq, id FROM everbeat_tasks WHERE seq IN ({seqs}) AND {fit} /*pg: FOR UPDATE OF everbeat_tasks */"
 COUNT = "SELECT count(*) FROM everbeat_tasks WHERE {fit}"
 
 # Primary key, all of them. A worker that claimed the task has an older fence now and can not start or settle it.
@@ -119,7 +119,7 @@ SELECT t.id, t.attempt, t.fence, ?, ?, ?, t.started_at, ?, ?, ?, t.worker_id, w.
   FROM everbeat_tasks t LEFT JOIN everbeat_workers w ON w.id = t.worker_id
  WHERE t.seq IN ({seqs}) AND t.status = 'RUNNING'"""
 
-FIND = "SELECT seq, status, attempt, fence FROM everbeat_tasks WHERE id = ?"
+FIND = "SELECT seq, status, attempt, fence FROM everbeat_tasks WHERE id = ? /*pg: FOR UPDATE */"
 
 # everbeat_late_outcomes_task
 NEWEST_RESULT = """

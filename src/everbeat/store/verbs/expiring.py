@@ -24,7 +24,8 @@ REASON = "it was not started while it was good"
 NEXT = "SELECT min(good_until) FROM everbeat_tasks WHERE status = 'PENDING' AND good_until IS NOT NULL"
 OVER = """
 SELECT seq, fence, id, name, attempt, exclusive_key FROM everbeat_tasks
- WHERE status = 'PENDING' AND good_until IS NOT NULL AND good_until <= ? ORDER BY good_until LIMIT ?"""
+ WHERE status = 'PENDING' AND good_until IS NOT NULL AND good_until <= ? ORDER BY good_until LIMIT ?
+ /*pg: FOR UPDATE SKIP LOCKED */"""
 
 # Primary key; a task that somebody has taken meanwhile is left alone.
 EXPIRE = """

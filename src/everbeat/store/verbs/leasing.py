@@ -13,7 +13,8 @@ from everbeat.store.transaction import Transaction
 
 IS_HELD = """
 SELECT 1 FROM everbeat_workers
- WHERE id = ? AND clock_id = ? AND abs(? - beat_mono) <= exclusive_lease_ms * 1000"""
+ WHERE id = ? AND clock_id = ? AND abs(? - beat_mono) <= exclusive_lease_ms * 1000
+ /*pg: FOR UPDATE */"""
 
 
 def are_free(tx: Transaction, verdicts: Sequence[tuple[Orphan, Verdict]]) -> list[bool]:

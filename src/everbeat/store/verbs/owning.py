@@ -37,22 +37,24 @@ STANDING = "SELECT status, beat_seq FROM everbeat_workers WHERE id = ? /*pg: FOR
 COMPLETE = """
 UPDATE everbeat_tasks
    SET status = 'COMPLETED', result = ?, finished_at = ?, error_code = NULL, error_message = NULL, error = NULL
- WHERE seq = ? AND fence = ? AND worker_id = ? AND status = 'RUNNING'"""
+ WHERE seq = ? AND fence = ? AND worker_id = ? AND status || '' = 'RUNNING'"""
 
 # The end of any ownership without a result. Primary key; refuses if the task moved. An unbilled run is counted as free
 # only where it was counted as a run. What was said of an earlier run stays until there is something newer to say.
 ENDED = f"""
 UPDATE everbeat_tasks
    SET status = :status, fence = fence + :revoke, finished_at = :finished_at, due_at = :due_at,
-       waiting_for = CASE WHEN :finished_at IS NULL AND :due_at IS NULL THEN {IN_LINE} END,
+       waiting_for = CASE WHEN CAST(:finished_at AS BIGINT) IS NULL AND CAST(:due_at AS BIGINT) IS NULL
+                          THEN {IN_LINE} END,
        run_at = coalesce(:due_at, run_at),
-       worker_id = CASE WHEN :finished_at IS NULL THEN NULL ELSE worker_id END,
+       worker_id = CASE WHEN CAST(:finished_at AS BIGINT) IS NULL THEN NULL ELSE worker_id END,
        free_attempts = free_attempts + CASE WHEN status = 'RUNNING' THEN :free ELSE 0 END,
        crash_count = crash_count + :crashes, lost_count = lost_count + :losses,
        dispatch_count = dispatch_count + :dispatches, solo = CASE WHEN solo > :solo THEN solo ELSE :solo END,
        quarantined = :quarantined,
        error_code = coalesce(:error_code, error_code), error_message = coalesce(:error_message, error_message),
-       error = coalesce(:error, error), progress = CASE WHEN :finished_at IS NULL THEN NULL ELSE progress END
+       error = coalesce(:error, error),
+       progress = CASE WHEN CAST(:finished_at AS BIGINT) IS NULL THEN NULL ELSE progress END
  WHERE fence = :fence AND coalesce(worker_id, '') = coalesce(:worker_id, '') AND status || '' IN ({{sources}})"""
 
 ENDING_WHERE = {
@@ -64,7 +66,8 @@ ENDINGS = {change: statement + " AND seq = :seq" for change, statement in ENDING
 
 # Primary key; a superseded owner says nothing any more.
 PROGRESS = """
-UPDATE everbeat_tasks SET progress = ? WHERE seq = ? AND fence = ? AND worker_id = ? AND status = 'RUNNING'"""
+UPDATE everbeat_tasks SET progress = ?
+ WHERE seq = ? AND fence = ? AND worker_id = ? AND status || '' = 'RUNNING'"""
 
 TOLD = {
     Change.RECOVER: event.TASK_RECOVERED,
@@ -75,7 +78,7 @@ TOLD = {
 
 NOW = """
 SELECT status, fence, started_at, attempt, worker_id, cancel_requested_at IS NOT NULL
-  FROM everbeat_tasks WHERE seq = ?"""
+  FROM everbeat_tasks WHERE seq = ? /*pg: FOR UPDATE */"""
 
 # everbeat_history_task. What an owner's flush wrote when it was sent before.
 WRITTEN = """
@@ -141,8 +144,7 @@ READY = """
 SELECT priority, seq, id, name, queue, fence, attempt, free_attempts, crash_count, lost_count, dispatch_count, solo,
        policy, args, good_until, exclusive_key, workflow_id, node
   FROM everbeat_tasks
- WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name = ?
- ORDER BY priority, seq"""
+ WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name = ?"""
 
 PASSES = 100
 """So many tasks of a kind are passed over in one flush, at most: a long row of tasks that must wait for a process of
@@ -401,8 +403,10 @@ def find(tx: Transaction, worker_id: str, room: Room, places: Places) -> list[Cl
 
 
 def take(tx: Transaction, claims: Sequence[Claim]) -> None:
-    waiting = [(c.worker_id, c.counted, c.seq, c.fence - 1) for c in claims if c.status is TaskStatus.CLAIMED]
-    ready = [(c.worker_id, c.counted, tx.now, c.seq, c.fence - 1) for c in claims if c.status is TaskStatus.RUNNING]
+    waiting = [(c.worker_id, int(c.counted), c.seq, c.fence - 1) for c in claims if c.status is TaskStatus.CLAIMED]
+    ready = [
+        (c.worker_id, int(c.counted), tx.now, c.seq, c.fence - 1) for c in claims if c.status is TaskStatus.RUNNING
+    ]
     tx.many(CLAIM, waiting)
     tx.many(LAUNCH, ready)
 
@@ -423,7 +427,7 @@ def claim_of(row: Row, slot: int, worker_id: str, *, counted: bool) -> Claim:
 def admitted(tx: Transaction, room: Room, places: Places, flawed: list[Row]) -> Iterator[tuple[Row, int]]:
     """Ready tasks in claim order over all kinds, as far as the room admits them and their queues have places. Rows that
     make no sense are not among them, but in `flawed`."""
-    kinds = [unsound.sound(tx, tx.rows(READY, kind), flawed) for kind in _kinds(tx, room, places)]
+    kinds = [unsound.sound(tx, tx.ahead(READY, kind, room.wants(kind[1])), flawed) for kind in _kinds(tx, room, places)]
     passes = [PASSES] * len(kinds)
     heads = [(row, kind) for kind in range(len(kinds)) if (row := next(kinds[kind], None))]
     heapq.heapify(heads)
@@ -471,7 +475,7 @@ def _kinds(tx: Transaction, room: Room, places: Places) -> Iterator[tuple[str, s
 
 def _queues(tx: Transaction, room: Room) -> Iterator[str]:
     if room.queues is not None:
-        yield from room.queues
+        yield from sorted(room.queues)  # in one order, as the limits of two queues are locked
         return
     queue: Row | None = ("",)
     while (queue := tx.one(NEXT_QUEUE, queue)) and isinstance(queue[0], str):  # bytes come after every text

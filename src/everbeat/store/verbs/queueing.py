@@ -2,8 +2,7 @@
 
 Tasks of a paused or full queue are not claimed; what runs goes on. A limit has no permits that could be lost or left
 over: what counts is the number of owned tasks itself, read in the transaction that claims (PROTOCOL 25, its second
-form). Writers of one SQLite file take turns, so nobody else claims between the count and the claim; a database with
-several writers locks the queue's row first.
+form). The queue is locked first, so nobody else claims between the count and the claim.
 """
 
 from collections.abc import Iterable
@@ -63,8 +62,12 @@ class Places:
         if queue not in self._limits:
             return True
         if queue not in self._left:
-            self._left[queue] = self._limits[queue] and self._limits[queue] - _owned(self._tx, queue)
+            self._left[queue] = self._limits[queue] and self._counted(queue)
         return self._left[queue] > 0
+
+    def _counted(self, queue: str) -> int:
+        self._tx.lock(f"queue:{queue}")
+        return self._limits[queue] - _owned(self._tx, queue)
 
     def take(self, queue: str) -> None:
         """After `are_left`."""
@@ -78,7 +81,8 @@ class Places:
         """Tasks of these have ended: where one with a limit has places and ready tasks now, others are woken. They may
         have found it full, and be idle."""
         for queue in queues:
-            if self.is_limited(queue) and self.are_left(queue) and is_ready(self._tx, queue):
+            limit = self._limits.get(queue)
+            if limit and _owned(self._tx, queue) < limit and is_ready(self._tx, queue):
                 self._tx.wakes.add((queue, None))
 
 

@@ -61,6 +61,9 @@ SELECT id FROM everbeat_workers
  WHERE status = 'alive' AND (clock_id <> :clock_id OR (
        abs(:mono - beat_mono) > :silent AND abs(:mono - beat_mono) > :missed * beat_interval_ms))"""
 
+LOCKED = " /*pg: FOR UPDATE */"
+"""So that nobody beats between the look and the verdict."""
+
 # everbeat_tasks_owned
 COUNT_OWNED = "SELECT count(*) FROM everbeat_tasks WHERE status IN ('CLAIMED', 'RUNNING') AND worker_id IS ?"
 
@@ -143,7 +146,7 @@ def requeue_silent_claims(tx: Transaction, *, silent_for_us: int, reason: str) -
     records = Records(tx)
     claims = [
         _claim(row)
-        for owner in _silent_owners(tx, silent_for_us, missed_beats=MISSED_BEATS)
+        for owner in _silent_owners(tx, silent_for_us, missed_beats=MISSED_BEATS, more=LOCKED)
         for row in tx.all(CLAIMED_BY, (owner,))
     ]
     roots = flow_ends.lock(tx, {claim.workflow_id for claim in claims})
@@ -199,9 +202,9 @@ def _is_gone(tx: Transaction, worker_id: str) -> bool:
     return gone is None or bool(gone[0])
 
 
-def _silent_owners(tx: Transaction, silent_for_us: int, *, missed_beats: float) -> list[str]:
+def _silent_owners(tx: Transaction, silent_for_us: int, *, missed_beats: float, more: str = "") -> list[str]:
     values = {"clock_id": tx.clock_id, "mono": tx.mono, "silent": silent_for_us, "missed": round(missed_beats * 1000)}
-    return [owner for (owner,) in tx.all(SILENT_OWNERS, values)]
+    return [owner for (owner,) in tx.all(SILENT_OWNERS + more, values)]
 
 
 def _recover_class(

@@ -79,7 +79,7 @@ SELECT seq, id, length(args) + coalesce(length(result), 0) FROM everbeat_tasks
  WHERE finished_at IS NOT NULL AND queue = ? AND status = ? AND finished_at < ? AND quarantined = 0
    AND (workflow_id IS NULL
         OR NOT EXISTS (SELECT 1 FROM everbeat_workflows w WHERE w.id = everbeat_tasks.workflow_id))
- ORDER BY finished_at LIMIT ?"""
+ ORDER BY finished_at LIMIT ? /*pg: FOR UPDATE SKIP LOCKED */"""
 
 # everbeat_workflows_ended, oldest first.
 ENDED_WORKFLOWS = """

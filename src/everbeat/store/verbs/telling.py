@@ -58,7 +58,7 @@ UPDATE everbeat_deliveries SET deliver_after = ?, worker_id = ?
 DELIVERED = f"UPDATE everbeat_deliveries SET delivered_at = ? WHERE event_id = ? AND application = ? AND {OPEN}"
 FAILED = f"""
 UPDATE everbeat_deliveries
-   SET deliver_after = ? + CASE WHEN failures < 8 THEN 1000000 << failures ELSE 256000000 END,
+   SET deliver_after = ? + CASE WHEN failures < 8 THEN 1000000 << CAST(failures AS INTEGER) ELSE 256000000 END,
        failures = failures + 1, failure = ?, worker_id = NULL
  WHERE event_id = ? AND application = ? AND {OPEN}"""
 GIVEN_UP = """

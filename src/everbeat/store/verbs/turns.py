@@ -7,9 +7,9 @@ gives the turn to the first in line, by priority and age: it alone decides who i
 workflow is paused is passed over; the same expression, `IN_LINE`, keeps it from being ready. Who waits in a paused
 queue gives way to the first of another queue, also when it has the turn: a pause holds up nobody elsewhere.
 
-Writers of one SQLite file take turns, so nobody hands over the same key at the same time; a database with several
-writers locks the key first. The unique index over those who have the turn is the net. `lost` finds keys whose line
-nobody serves, which takes somebody else's hand in the store: a deleted row, a repair.
+The key is locked first, so nobody else hands it over at the same time. The unique index over those who have the turn is
+the net. `lost` finds keys whose line nobody serves, which takes somebody else's hand in the store: a deleted row, a
+repair.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,8 @@ SELECT seq, CASE WHEN status = 'PENDING' AND {IS_PAUSED} THEN 1 ELSE 0 END FROM 
 FIRST = """
 SELECT seq, queue, name FROM everbeat_tasks
  WHERE exclusive_key IS NOT NULL AND waiting_for IS NOT NULL AND due_at IS NULL AND status = 'PENDING'
-   AND exclusive_key = ? AND held = 0 ORDER BY priority, seq LIMIT 1"""
+   AND exclusive_key = ? AND held = 0 ORDER BY priority, seq LIMIT 1
+ /*pg: FOR UPDATE SKIP LOCKED */"""
 
 FIRST_OF_OPEN_QUEUES = FIRST.replace(" ORDER BY", f" AND NOT {IS_PAUSED} ORDER BY")
 
@@ -57,9 +58,10 @@ SELECT DISTINCT exclusive_key FROM everbeat_tasks WHERE seq IN ({seqs}) AND excl
 
 def hand_over(tx: Transaction, keys: Iterable[str | None]) -> None:
     """Let each of these keys be somebody's turn, if anybody waits for it."""
-    for key in keys:
-        holder = None if key is None else tx.one(HOLDER, (key,))
-        if key is None or (holder is not None and not holder[1]):
+    for key in sorted({key for key in keys if key is not None}):
+        tx.lock(f"{LINE}{key}")
+        holder = tx.one(HOLDER, (key,))
+        if holder is not None and not holder[1]:
             continue
         first = tx.one(FIRST_OF_OPEN_QUEUES, (key,)) or (tx.one(FIRST, (key,)) if holder is None else None)
         if first is None:

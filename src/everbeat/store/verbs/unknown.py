@@ -32,7 +32,7 @@ SELECT name FROM everbeat_tasks
 WAITING = """
 SELECT seq, fence, id, attempt, exclusive_key FROM everbeat_tasks
  WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name = ? AND run_at <= ?
- LIMIT ?"""
+ LIMIT ? /*pg: FOR UPDATE SKIP LOCKED */"""
 
 WATCHED = "SELECT name, clock_id, since_mono, seen_mono FROM everbeat_unknown"
 WATCH = """

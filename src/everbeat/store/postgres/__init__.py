@@ -1,0 +1,1 @@
+"""The store on PostgreSQL: several machines, several writers at a time, one clock."""

@@ -1,0 +1,250 @@
+"""`Bells` through LISTEN and NOTIFY: workers that something may be ready, waiters that their task has ended.
+
+One session per store listens, in a thread that exists only while somebody waits; it rings the bells of those whom it
+concerns. When the session is lost everybody is rung and looks again, and the thread connects anew.
+
+A NOTIFY inside a writing transaction takes a lock of the whole cluster until its commit is flushed, and eight producers
+lose most of their speed. So it is sent after the commit, in a transaction of its own that writes nothing, and at most
+once in PAUSE seconds per process; the last one is never left out.
+
+One channel for each store, fixed by its id (PROTOCOL 41). A message is a JSON list of words: `["r", queue, name]` of
+ready work, `["d", digest]` of a task that has ended, `["s", worker]` that somebody wants a run of this worker to end.
+"""
+
+import hashlib
+import json
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+
+import psycopg
+
+from everbeat.errors import StoreUnavailable
+from everbeat.store.bells import can_run
+from everbeat.store.postgres.connection import Connection, PostgresDatabase
+from everbeat.store.transaction import Kind
+from everbeat.store.verbs.living import Served
+
+PAUSE = 0.02
+RECONNECT = (0.05, 0.2, 1.0)
+LISTEN_SECONDS = 1.0
+SERVED_SECONDS = 1.0
+"""How long what a worker serves is taken for known."""
+LONGEST = 7_900
+"""Bytes of a message; PostgreSQL takes fewer than 8,000."""
+NOTIFY = "SELECT pg_notify(%s, %s)"
+READY, DONE, STOP = "r", "d", "s"
+
+Word = tuple[str | None, ...]
+
+
+class Bell:
+    """An eventfd, so that it can be waited for by a thread, a poll or an event loop."""
+
+    def __init__(self, board: "Switchboard", concerns: Callable[[Word], bool]) -> None:
+        self._board = board
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._is_stop = False
+        self.concerns = concerns
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def ring(self, *, is_stop: bool = False) -> None:
+        self._is_stop |= is_stop
+        with suppress(BlockingIOError, OSError):
+            os.eventfd_write(self._fd, 1)
+
+    def clear(self) -> bool:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._fd)
+        is_stop, self._is_stop = self._is_stop, False
+        return is_stop
+
+    def wait(self, timeout: float) -> None:
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        if poll.poll(timeout * 1000):
+            self.clear()
+
+    def close(self) -> None:
+        self._board.take_down(self)
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Switchboard:
+    """The listening end."""
+
+    def __init__(self, database: PostgresDatabase, channel: str) -> None:
+        self._database = database
+        self._channel = channel
+        self._lock = threading.Lock()
+        self._bells: set[Bell] = set()
+        self._thread: threading.Thread | None = None
+        self._listens = threading.Event()
+
+    def hang(self, concerns: Callable[[Word], bool]) -> Bell:
+        """A bell that is heard from now on; if the server does not answer in time, from then on."""
+        bell = Bell(self, concerns)
+        with self._lock:
+            self._bells.add(bell)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="everbeat-listen", daemon=True)
+                self._thread.start()
+        self._listens.wait(LISTEN_SECONDS)
+        return bell
+
+    def take_down(self, bell: Bell) -> None:
+        with self._lock:
+            self._bells.discard(bell)
+
+    def _run(self) -> None:
+        failures = 0
+        while self._is_needed():
+            try:
+                with self._database.connect("everbeat listen") as connection:
+                    connection.execute(f'LISTEN "{self._channel}"')
+                    self._listens.set()
+                    if failures:
+                        self._ring_all()
+                    failures = 0
+                    while self._is_needed():
+                        self._hear(connection)
+            except (StoreUnavailable, psycopg.Error):
+                self._listens.clear()
+                self._ring_all()
+                time.sleep(RECONNECT[min(failures, len(RECONNECT) - 1)])
+                failures += 1
+
+    def _is_needed(self) -> bool:
+        with self._lock:
+            if not self._bells:
+                self._thread = None
+                self._listens.clear()
+            return bool(self._bells)
+
+    def _hear(self, connection: Connection) -> None:
+        for message in connection.notifies(timeout=LISTEN_SECONDS, stop_after=1):
+            words = [tuple(word) for word in json.loads(message.payload)]
+            with self._lock:
+                bells = tuple(self._bells)
+            for bell in bells:
+                heard = [word for word in words if bell.concerns(word)]
+                if heard:
+                    bell.ring(is_stop=any(word[0] == STOP for word in heard))
+
+    def _ring_all(self) -> None:
+        with self._lock:
+            for bell in self._bells:
+                bell.ring(is_stop=True)
+
+
+class Ringer:
+    """The speaking end: words are gathered while the last message is still fresh."""
+
+    def __init__(self, database: PostgresDatabase, channel: str) -> None:
+        self._database = database
+        self._channel = channel
+        self._lock = threading.Lock()
+        self._words: set[Word] = set()
+        self._sent_at = 0.0
+        self._is_due = False
+
+    def ring(self, words: Iterable[Word]) -> None:
+        """After a commit; never fails: whoever does not hear it will look by itself."""
+        with self._lock:
+            self._words.update(words)
+            wait = self._sent_at + PAUSE - time.monotonic()
+            if self._is_due:
+                return
+            self._is_due = wait > 0
+        if wait > 0:
+            threading.Thread(target=self._send_after, args=(wait,), name="everbeat-notify", daemon=True).start()
+        else:
+            self.send()
+
+    def _send_after(self, seconds: float) -> None:
+        time.sleep(seconds)
+        self.send()
+
+    def send(self) -> None:
+        """What is still to be said, now."""
+        with self._lock:
+            words, self._words, self._sent_at, self._is_due = self._words, set(), time.monotonic(), False
+        if words:
+            with suppress(StoreUnavailable), self._database.session() as connection:
+                for message in _messages(words):
+                    connection.execute(NOTIFY, (self._channel, message))
+
+
+class NotifyBells:
+    def __init__(
+        self, database: PostgresDatabase, *, store_id: str, who_serves: Callable[[], dict[str, Served]]
+    ) -> None:
+        self._channel = f"everbeat {store_id}"
+        self._board = Switchboard(database, self._channel)
+        self._ringer = Ringer(database, self._channel)
+        self._who_serves = who_serves
+        self._served: dict[str, Served] = {}
+        self._served_at = 0.0
+
+    def for_worker(self, worker_id: str) -> Bell:
+        def concerns(word: Word) -> bool:
+            match word:
+                case ("r", None, _):
+                    return True
+                case ("r", str(queue), name):
+                    return can_run(self._serves(worker_id), {(queue, name)})
+                case ("s", owner):
+                    return owner == worker_id
+            return False
+
+        return self._board.hang(concerns)
+
+    def for_waiter(self, task_id: str) -> Bell:
+        mine = (DONE, digest(task_id))
+        return self._board.hang(lambda word: word == mine)
+
+    def ring_workers(self, kinds: set[Kind] | None) -> None:
+        self._ringer.ring([(READY, None, None)] if kinds is None else [(READY, *kind) for kind in kinds])
+
+    def ring_owners(self, workers: Collection[str]) -> None:
+        self._ringer.ring((STOP, worker) for worker in workers)
+
+    def ring_waiters(self, tasks: Collection[str]) -> None:
+        self._ringer.ring((DONE, digest(task_id)) for task_id in tasks)
+
+    def ring_at_commit(self, connection: Connection, kinds: set[Kind]) -> None:
+        """In the user's own transaction: nobody else knows when it commits."""
+        for message in _messages([(READY, *kind) for kind in kinds]):
+            connection.execute(NOTIFY, (self._channel, message))
+
+    def close(self) -> None:
+        self._ringer.send()
+
+    def _serves(self, worker_id: str) -> Served | None:
+        if time.monotonic() - self._served_at > SERVED_SECONDS:
+            self._served, self._served_at = self._who_serves(), time.monotonic()
+        return self._served.get(worker_id)
+
+
+def digest(task_id: str) -> str:
+    return hashlib.blake2b(task_id.encode("utf-8", "surrogatepass"), digest_size=9).hexdigest()
+
+
+def _messages(words: Collection[Word]) -> Iterable[str]:
+    message: list[Word] = []
+    size = 2
+    for word in words:
+        length = len(json.dumps(word)) + 2
+        if size + length > LONGEST:
+            yield json.dumps(message)
+            message, size = [], 2
+        message.append(word)
+        size += length
+    yield json.dumps(message)

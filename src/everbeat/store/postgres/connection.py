@@ -1,0 +1,374 @@
+"""One PostgreSQL database, opened for one store: its connections, its transactions, and what an outage is called.
+
+* A few connections, made when they are needed and kept for the next one who asks. No threads of its own: a process that
+  never closes the store still exits at once. After a fork the child starts with none, and never touches the parent's.
+* Every session limits itself (PROTOCOL 34): no transaction of ours can hold up others for longer than that, and the
+  server notices within a second when we are gone.
+* Times come from the database, one clock for all machines.
+* A connection that was lost before COMMIT changed nothing; one that was lost during it leaves a doubt, which the error
+  carries (PROTOCOL 7). Whatever is wrong with the server, the network or the session is `StoreUnavailable`; an error of
+  the statement itself stays what it is.
+* Behind a pooler that gives each transaction another session, nothing may be left in a session: no prepared statements,
+  and limits that are set anew in each transaction. It is known by its process id, which is not the server's.
+"""
+
+import os
+import struct
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import psycopg
+from psycopg.types.numeric import Int8Dumper
+
+from everbeat.clock import Clock
+from everbeat.crashpoint import crash_point
+from everbeat.errors import StoreUnavailable
+from everbeat.model.event import Event
+from everbeat.secrecy import masked
+from everbeat.store.postgres.dialect import in_one, names_in, translate
+from everbeat.store.postgres.hot import COLUMNS, OTHERWISE, TYPES
+from everbeat.store.transaction import Kind, Row, RowRefused
+
+Connection = psycopg.Connection[Row]
+
+MOST_CONNECTIONS = 8
+CONNECT_SECONDS = 5
+CLOCK_ID = "database"
+LIMITS = {
+    "idle_in_transaction_session_timeout": "5s",
+    "lock_timeout": "2s",
+    "statement_timeout": "30s",
+    "client_connection_check_interval": "1s",
+    "synchronous_commit": "on",
+    "jit": "off",
+    # Every statement of ours finds its rows by an index; statistics that are out of date must not talk it out of that.
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+}
+KEEPALIVE = {"tcp_keepalives_idle": "2", "tcp_keepalives_interval": "1", "tcp_keepalives_count": "3",
+             "tcp_user_timeout": "5000"}  # fmt: skip
+NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+STEADY = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+DEFINITE = (psycopg.IntegrityError, psycopg.DataError, psycopg.ProgrammingError, psycopg.NotSupportedError)
+REFUSED = (*DEFINITE, UnicodeError, OverflowError, struct.error)
+MISSING = (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn,
+           psycopg.errors.InvalidSchemaName)  # fmt: skip
+"""Errors of a statement that tell of the store."""
+PAGES = (1, 4, 16, 64, 256)
+"""How many ready tasks are read at a time: few numbers, because each is a statement of its own. (A LIMIT that is a
+parameter is planned as a tenth of the table.)"""
+AHEAD = "{sql}{after} ORDER BY priority, seq LIMIT {limit} FOR UPDATE SKIP LOCKED"
+AFTER = " AND (priority, seq) > (%s, %s)"
+
+
+class PostgresTransaction:
+    """`Transaction` on a connection that is in one, or reads statement by statement."""
+
+    def __init__(self, connection: Connection, scope: str, moment: Callable[[], tuple[int, int, str]]) -> None:
+        self._connection = connection
+        self._scope = scope
+        self._moment = moment
+        self._known: tuple[int, int, str] | None = None
+        self.events: list[Event] = []
+        self.wakes: set[Kind] = set()
+        self.done: set[str] = set()
+
+    @property
+    def now(self) -> int:
+        return self._read_clock()[0]
+
+    @property
+    def mono(self) -> int:
+        return self._read_clock()[1]
+
+    @property
+    def clock_id(self) -> str:
+        return self._read_clock()[2]
+
+    def run(self, sql: str, values: Any = ()) -> int:
+        return self._execute(translate(sql), values).rowcount
+
+    def many(self, sql: str, rows: Sequence[Any]) -> int:
+        types = TYPES.get(sql)
+        if not rows:
+            return 0
+        if types is None or len(rows) == 1:
+            with self._connection.cursor() as cursor:
+                cursor.executemany(translate(sql), rows)
+                return cursor.rowcount
+        if isinstance(rows[0], dict):
+            names = names_in(sql)
+            columns = [[row[name] for row in rows] for name in names]
+        else:
+            columns = [list(column) for column in zip(*rows, strict=True)]
+        return self._execute(in_one(sql, types), columns).rowcount
+
+    def insert(self, table: str, shared: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> int:
+        sql = _insertion(table, tuple(shared), tuple(columns))
+        return self._execute(sql, [*shared.values(), *map(list, columns.values())]).rowcount
+
+    def rows(self, sql: str, values: Any = ()) -> Iterator[Row]:
+        return iter(self.all(sql, values))
+
+    def ahead(self, sql: str, values: Sequence[Any], few: int) -> Iterator[Row]:
+        """What is read is locked until the end of the transaction, so not much more than is wanted."""
+        limit = next((page for page in PAGES if page >= few), PAGES[-1])
+        after: tuple[Any, ...] = ()
+        while True:
+            page = AHEAD.format(sql=translate(sql), after=AFTER if after else "", limit=limit)
+            found = self._execute(page, [*values, *after]).fetchall()
+            yield from found
+            if len(found) < limit:
+                return
+            after = found[-1][:2]
+
+    def lock(self, name: str) -> None:
+        self._execute(LOCK, (f"{self._scope}/{name}",))
+
+    def all(self, sql: str, values: Any = ()) -> list[Row]:
+        return self._execute(translate(sql), values).fetchall()
+
+    def one(self, sql: str, values: Any = ()) -> Row | None:
+        return self._execute(translate(OTHERWISE.get(sql, sql)), values).fetchone()
+
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        announced = len(self.events)
+        try:
+            with self._connection.transaction():
+                yield
+        except BaseException as error:
+            del self.events[announced:]
+            if isinstance(error, (*REFUSED, ValueError)):
+                raise RowRefused(f"{type(error).__name__}: {error}") from error
+            raise
+
+    def _execute(self, sql: str, values: Any) -> psycopg.Cursor[Row]:
+        return self._connection.execute(sql, values)
+
+    def _read_clock(self) -> tuple[int, int, str]:
+        self._known = self._known or self._moment()
+        return self._known
+
+
+class PostgresDatabase:
+    """`clock` is for tests; left out, it is the database's own."""
+
+    refused: tuple[type[Exception], ...] = REFUSED
+    is_same_file = True
+
+    def __init__(self, url: str, *, schema: str | None, clock: Clock | None, patience: float) -> None:
+        self.location = masked(url)
+        self.patience = patience
+        self.scope = ""
+        """What the names of locks begin with: the id of the store, so that two spellings of one URL share them and two
+        stores in one database do not (PROTOCOL 41)."""
+        self._url = url
+        self.schema = schema
+        self._clock = clock
+        self.when_forked: Callable[[], None] | None = None
+        self.when_told: Callable[[Sequence[Event]], None] | None = None
+        self._is_closed = False
+        self._start_afresh()
+        _OPEN.add(self)
+
+    # -- transactions -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def write(self, point: str | None = None, *, wipe: bool = False) -> Iterator[PostgresTransaction]:
+        with self.session() as connection:
+            connection.execute(_begin(connection))
+            tx = self._transaction(connection)
+            yield tx
+            if point:
+                crash_point(f"{point}.before_commit")
+            self._commit(connection)
+            if point:
+                crash_point(f"{point}.after_commit")
+        if tx.events and self.when_told is not None:
+            self.when_told(tx.events)  # holding nothing: who listens may be slow
+
+    @contextmanager
+    def read(self, *, steady: bool = False) -> Iterator[PostgresTransaction]:
+        with self.session() as connection:
+            if steady:
+                connection.execute(STEADY)
+            yield self._transaction(connection)
+
+    def empty_log(self) -> None:
+        """What was blanked is overwritten when the server vacuums the table and reuses its log: nothing that we do."""
+
+    @contextmanager
+    def session(self) -> Iterator[Connection]:
+        """A connection outside a transaction. What is left open on it is rolled back."""
+        if not self._places.acquire(timeout=self.patience):
+            raise StoreUnavailable(f"{self.location}: all {MOST_CONNECTIONS} connections of this process are in use.")
+        connection: Connection | None = None
+        try:
+            connection = self._take()
+            yield connection
+        except psycopg.Error as error:
+            raise self._explained(error) from error
+        finally:
+            if connection is not None:
+                self._give_back(connection)
+            self._places.release()
+
+    def connect(self, name: str = "everbeat") -> Connection:
+        """A session of its own, which the caller closes."""
+        try:
+            connection = psycopg.connect(
+                self._url, autocommit=True, connect_timeout=CONNECT_SECONDS, application_name=name,
+                client_encoding="utf8", keepalives=1, keepalives_idle=2, keepalives_interval=1, keepalives_count=3,
+                tcp_user_timeout=5000,
+            )  # fmt: skip
+        except psycopg.Error as error:
+            raise self._unavailable(error) from error
+        try:
+            self._set_up(connection)
+        except psycopg.Error as error:
+            connection.close()
+            raise self._unavailable(error) from error
+        return connection
+
+    def close(self) -> None:
+        self._is_closed = True
+        with self._lock:
+            idle = self._idle[:]
+            self._idle.clear()
+        for connection in idle:
+            connection.close()
+        _OPEN.discard(self)
+
+    def after_fork_in_child(self) -> None:
+        """Once per child, whoever comes first. Nothing may touch the parent's sessions here, not even a finalizer."""
+        if self._pid == os.getpid():
+            return
+        _ABANDONED.extend(self._all)
+        self._start_afresh()
+        if self.when_forked is not None:
+            self.when_forked()
+
+    # -- within -----------------------------------------------------------------------------------------------------
+
+    def _start_afresh(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._idle: list[Connection] = []
+        self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+    def _set_up(self, connection: Connection) -> None:
+        self._all.add(connection)
+        connection.adapters.register_dumper(int, Int8Dumper)
+        settings = LIMITS | KEEPALIVE
+        if self.schema is not None:
+            settings["search_path"] = f'"{self.schema}"'
+        row = connection.execute("SELECT pg_backend_pid(), current_setting('server_version_num')::int").fetchone()
+        backend, version = row if row else (0, 0)
+        if version < 140000:
+            raise psycopg.OperationalError(f"PostgreSQL 14 or newer is needed, this is {version // 10000}")
+        if backend == connection.info.backend_pid:
+            said, values = _settings(settings, is_local=False)
+            connection.execute(said, values)
+            return
+        connection.prepare_threshold = None
+        _POOLED[connection] = {name: value for name, value in settings.items() if name not in KEEPALIVE}
+
+    def _take(self) -> Connection:
+        connection: Connection | None
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                return self.connect()
+            if not connection.closed:
+                return connection
+
+    def _give_back(self, connection: Connection) -> None:
+        try:
+            if not connection.closed and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                connection.rollback()
+        except psycopg.Error:
+            connection.close()
+        if connection.closed or self._is_closed:
+            connection.close()
+            return
+        with self._lock:
+            self._idle.append(connection)
+
+    def _transaction(self, connection: Connection) -> PostgresTransaction:
+        def moment() -> tuple[int, int, str]:
+            if self._clock is not None:
+                return self._clock.wall_us(), self._clock.mono_us(), self._clock.id
+            row = connection.execute(f"SELECT {NOW}").fetchone()
+            now = int(row[0]) if row else 0
+            return now, now, CLOCK_ID
+
+        return PostgresTransaction(connection, self.scope, moment)
+
+    def _commit(self, connection: Connection) -> None:
+        try:
+            connection.execute("COMMIT")
+        except psycopg.OperationalError as error:
+            if connection.closed:
+                raise StoreUnavailable(
+                    f"{self.location}: the connection was lost while committing ({_first_line(error)}).",
+                    maybe_stored=True,
+                ) from error
+            raise
+
+    def _explained(self, error: psycopg.Error) -> Exception:
+        if isinstance(error, DEFINITE) and not isinstance(error, MISSING):
+            return error
+        return self._unavailable(error)
+
+    def _unavailable(self, error: psycopg.Error) -> StoreUnavailable:
+        return StoreUnavailable(f"{self.location}: {masked(_first_line(error))}. Nothing was changed.")
+
+
+@lru_cache(maxsize=64)
+def _insertion(table: str, shared: tuple[str, ...], columns: tuple[str, ...]) -> str:
+    common = ", ".join(f"%s::{COLUMNS.get(name, 'text')}" for name in shared)
+    arrays = ", ".join(f"%s::{COLUMNS.get(name, 'text')}[]" for name in columns)
+    own = ", ".join(columns)
+    return (
+        f"INSERT INTO {table} ({', '.join(shared)}, {own}) SELECT {common}, {own} "
+        f"FROM unnest({arrays}) AS u({own}) ON CONFLICT DO NOTHING"
+    )
+
+
+def _begin(connection: Connection) -> str:
+    pooled = _POOLED.get(connection)
+    if pooled is None:
+        return "BEGIN"
+    return "BEGIN; " + "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in pooled.items())
+
+
+def _settings(settings: Mapping[str, str], *, is_local: bool) -> tuple[str, list[str]]:
+    said = ", ".join(["set_config(%s, %s, " + str(is_local).lower() + ")"] * len(settings))
+    return f"SELECT {said}", [word for pair in settings.items() for word in pair]
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+_POOLED: "weakref.WeakKeyDictionary[Connection, dict[str, str]]" = weakref.WeakKeyDictionary()
+"""Connections through a pooler, with what each of their transactions has to set."""
+_OPEN: "weakref.WeakSet[PostgresDatabase]" = weakref.WeakSet()
+_ABANDONED: list[Connection] = []
+
+
+def _after_fork_in_child() -> None:
+    for database in tuple(_OPEN):
+        database.after_fork_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,39 @@
+"""Statements that are run for many rows at once, and the types of their values: one round trip instead of one per row.
+
+Also here: what PostgreSQL asks for in another way altogether.
+"""
+
+from everbeat.store.verbs import doubting, expiring, living, owning, records, retaining, telling, unknown
+
+TYPES: dict[str, tuple[str, ...]] = {
+    owning.COMPLETE: ("bytea", "bigint", "bigint", "bigint", "text"),
+    owning.LAUNCH: ("text", "bigint", "bigint", "bigint", "bigint"),
+    owning.CLAIM: ("text", "bigint", "bigint", "bigint"),
+    owning.PROGRESS: ("text", "bigint", "bigint", "text"),
+    living.BEAT_FOR_TASK: ("text", "text", "text", "bigint", "text", "bigint", "bigint"),
+    records.ADD_HISTORY: (
+        "text", "bigint", "text", "text", "text", "text", "text", "bigint", "bigint", "text",
+    ),
+    records.ADD_ATTEMPT: (
+        "text", "bigint", "bigint", "text", "bigint", "bigint", "bigint", "bigint", "text", "text", "text", "text",
+        "text", "bigint",
+    ),
+    records.ADD_EVENT: ("bigint", "text", "text", "text", "text"),
+    expiring.EXPIRE: ("bigint", "bigint", "bigint"),
+    unknown.FAIL: ("bigint", "text", "text", "bigint", "bigint"),
+    telling.PUT_OFF: ("bigint", "text", "bigint", "text"),
+    telling.DELIVERED: ("bigint", "bigint", "text"),
+    telling.ADDRESSED: ("bigint",),
+    retaining.DELETE_TASK: ("bigint",),
+    **dict.fromkeys(retaining.OF_A_TASK, ("text",)),
+}  # fmt: skip
+
+COLUMNS = {
+    "args": "bytea",
+    **dict.fromkeys(("priority", "max_attempts", "good_until", "created_at", "run_at", "due_at"), "bigint"),
+}
+"""Of what is inserted in masses; a text, if nothing else is said."""
+
+OTHERWISE = {
+    doubting.NEWEST_SEQ: "SELECT last_value FROM everbeat_tasks_seq_seq",
+}

