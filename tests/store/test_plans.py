@@ -20,6 +20,7 @@ from everbeat.store.verbs import (
     counting,
     doubting,
     expiring,
+    kinds,
     living,
     looking,
     owning,
@@ -39,8 +40,8 @@ BY_ID = "SEARCH everbeat_tasks USING INDEX sqlite_autoindex_everbeat_tasks_1 (id
 IS_PAUSED = ["CORRELATED SCALAR SUBQUERY 1", "SEARCH q USING PRIMARY KEY (name=?)"]
 PLANS = {
     owning.READY: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name=?)"],
-    owning.NEXT_QUEUE: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue>?)"],
-    owning.NEXT_NAME: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name>?)"],
+    kinds.NEXT_QUEUE: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue>?)"],
+    kinds.NEXT_NAME: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name>?)"],
     owning.NEXT_DUE: [f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>?)"],
     owning.RIPEN: [
         BY_SEQ,

@@ -1,6 +1,6 @@
 """What the verbs of the store write through, whichever database is behind it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -71,6 +71,9 @@ class Transaction(Protocol):
 
     def rows(self, sql: str, values: Any = ()) -> Iterator[Row]:
         """Read lazily: a caller that stops early has paid only for what it took."""
+
+    def kinds(self, queues: Collection[str] | None, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Queue and name of ready tasks, of those that are asked for (None: any queue), in order."""
 
     def ahead(self, sql: str, values: Sequence[Any], few: int) -> Iterator[Row]:
         """Of the tasks that this finds, those that nobody else is about to take, by priority and seq, which come first

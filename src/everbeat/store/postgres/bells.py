@@ -31,6 +31,7 @@ from everbeat.store.verbs.living import Served
 PAUSE = 0.02
 RECONNECT = (0.05, 0.2, 1.0)
 LISTEN_SECONDS = 1.0
+LINGER_SECONDS = 60.0
 SERVED_SECONDS = 1.0
 """How long what a worker serves is taken for known."""
 LONGEST = 7_900
@@ -87,6 +88,7 @@ class Switchboard:
         self._bells: set[Bell] = set()
         self._thread: threading.Thread | None = None
         self._listens = threading.Event()
+        self._last_used = 0.0
 
     def hang(self, concerns: Callable[[Word], bool]) -> Bell:
         """A bell that is heard from now on; if the server does not answer in time, from then on."""
@@ -122,11 +124,14 @@ class Switchboard:
                 failures += 1
 
     def _is_needed(self) -> bool:
+        """Also for a while after the last bell was taken down: who has waited once will wait again."""
         with self._lock:
-            if not self._bells:
+            if self._bells:
+                self._last_used = time.monotonic()
+            elif time.monotonic() - self._last_used > LINGER_SECONDS:
                 self._thread = None
                 self._listens.clear()
-            return bool(self._bells)
+            return self._thread is not None
 
     def _hear(self, connection: Connection) -> None:
         for message in connection.notifies(timeout=LISTEN_SECONDS, stop_after=1):

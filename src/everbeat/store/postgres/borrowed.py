@@ -13,7 +13,7 @@ import psycopg
 from everbeat.errors import StoreUnavailable, TaskConflict
 from everbeat.model.task import Enqueued, NewTask
 from everbeat.store.postgres.bells import NotifyBells
-from everbeat.store.postgres.connection import CLOCK_ID, NOW, Connection, PostgresDatabase, PostgresTransaction
+from everbeat.store.postgres.connection import CLOCK_ID, Connection, PostgresDatabase, PostgresTransaction, now_on
 from everbeat.store.transaction import RowRefused
 from everbeat.store.verbs import sending
 
@@ -28,8 +28,7 @@ def enqueue_on(
     _require_transaction(connection)
 
     def moment() -> tuple[int, int, str]:
-        row = connection.execute(f"SELECT {NOW}").fetchone()
-        now = int(row[0]) if row else 0
+        now = now_on(connection)
         return now, now, CLOCK_ID
 
     with _Plainly(connection):

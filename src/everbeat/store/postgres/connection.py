@@ -16,7 +16,7 @@ import os
 import struct
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -30,7 +30,7 @@ from everbeat.errors import StoreUnavailable
 from everbeat.model.event import Event
 from everbeat.secrecy import masked
 from everbeat.store.postgres.dialect import in_one, names_in, translate
-from everbeat.store.postgres.hot import COLUMNS, OTHERWISE, TYPES
+from everbeat.store.postgres.hot import COLUMNS, KINDS, KINDS_OF, OTHERWISE, TYPES
 from everbeat.store.transaction import Kind, Row, RowRefused
 
 Connection = psycopg.Connection[Row]
@@ -115,6 +115,11 @@ class PostgresTransaction:
     def rows(self, sql: str, values: Any = ()) -> Iterator[Row]:
         return iter(self.all(sql, values))
 
+    def kinds(self, queues: Collection[str] | None, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+        known = list(names)
+        found = self._execute(KINDS, [known]) if queues is None else self._execute(KINDS_OF, [list(queues), known])
+        return ((queue, name) for queue, name in found.fetchall())
+
     def ahead(self, sql: str, values: Sequence[Any], few: int) -> Iterator[Row]:
         """What is read is locked until the end of the transaction, so not much more than is wanted."""
         limit = next((page for page in PAGES if page >= few), PAGES[-1])
@@ -177,13 +182,17 @@ class PostgresDatabase:
         self._start_afresh()
         _OPEN.add(self)
 
+    @property
+    def has_own_clock(self) -> bool:
+        """It tells the time itself, as it always does but in tests."""
+        return self._clock is None
+
     # -- transactions -----------------------------------------------------------------------------------------------
 
     @contextmanager
     def write(self, point: str | None = None, *, wipe: bool = False) -> Iterator[PostgresTransaction]:
         with self.session() as connection:
-            connection.execute(_begin(connection))
-            tx = self._transaction(connection)
+            tx = self._transaction(connection, self._begin(connection))
             yield tx
             if point:
                 crash_point(f"{point}.before_commit")
@@ -198,7 +207,7 @@ class PostgresDatabase:
         with self.session() as connection:
             if steady:
                 connection.execute(STEADY)
-            yield self._transaction(connection)
+            yield self._transaction(connection, None)
 
     def empty_log(self) -> None:
         """What was blanked is overwritten when the server vacuums the table and reuses its log: nothing that we do."""
@@ -302,26 +311,42 @@ class PostgresDatabase:
         with self._lock:
             self._idle.append(connection)
 
-    def _transaction(self, connection: Connection) -> PostgresTransaction:
+    def _begin(self, connection: Connection) -> int:
+        """When it was, by the database's clock, in the same round trip."""
+        cursor = connection.execute(f"{_begin(connection)}; SELECT {NOW}")
+        while cursor.nextset():
+            pass
+        row = cursor.fetchone()
+        return int(row[0]) if row else 0
+
+    def _transaction(self, connection: Connection, began_at: int | None) -> PostgresTransaction:
         def moment() -> tuple[int, int, str]:
             if self._clock is not None:
                 return self._clock.wall_us(), self._clock.mono_us(), self._clock.id
-            row = connection.execute(f"SELECT {NOW}").fetchone()
-            now = int(row[0]) if row else 0
+            now = began_at or now_on(connection)
             return now, now, CLOCK_ID
 
         return PostgresTransaction(connection, self.scope, moment)
+
+    def alone(self, connection: Connection, sql: str, values: Any) -> int:
+        """Run one statement that commits itself; how many rows it changed. As for COMMIT, a lost answer is a doubt."""
+        try:
+            return connection.execute(sql, values).rowcount
+        except psycopg.OperationalError as error:
+            raise self._in_doubt(connection, error) from error
 
     def _commit(self, connection: Connection) -> None:
         try:
             connection.execute("COMMIT")
         except psycopg.OperationalError as error:
-            if connection.closed:
-                raise StoreUnavailable(
-                    f"{self.location}: the connection was lost while committing ({_first_line(error)}).",
-                    maybe_stored=True,
-                ) from error
-            raise
+            raise self._in_doubt(connection, error) from error
+
+    def _in_doubt(self, connection: Connection, error: psycopg.OperationalError) -> Exception:
+        if not connection.closed:
+            return error
+        return StoreUnavailable(
+            f"{self.location}: the connection was lost while committing ({_first_line(error)}).", maybe_stored=True
+        )
 
     def _explained(self, error: psycopg.Error) -> Exception:
         if isinstance(error, DEFINITE) and not isinstance(error, MISSING):
@@ -341,6 +366,12 @@ def _insertion(table: str, shared: tuple[str, ...], columns: tuple[str, ...]) ->
         f"INSERT INTO {table} ({', '.join(shared)}, {own}) SELECT {common}, {own} "
         f"FROM unnest({arrays}) AS u({own}) ON CONFLICT DO NOTHING"
     )
+
+
+def now_on(connection: Connection) -> int:
+    """By the database's clock."""
+    row = connection.execute(f"SELECT {NOW}").fetchone()
+    return int(row[0]) if row else 0
 
 
 def _begin(connection: Connection) -> str:

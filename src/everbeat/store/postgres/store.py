@@ -8,7 +8,7 @@ from everbeat.clock import Clock
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Enqueued, NewTask
 from everbeat.store import schema as steps
-from everbeat.store.postgres import borrowed, migrate
+from everbeat.store.postgres import borrowed, migrate, sending
 from everbeat.store.postgres.bells import NotifyBells
 from everbeat.store.postgres.checks import Checks
 from everbeat.store.postgres.connection import PostgresDatabase
@@ -69,6 +69,15 @@ class PostgresStore(PostgresSite, Checks, SQLStore):
         """In the child of a fork, for an owner that opens another store: nothing of the parent's is touched."""
         self.database.after_fork_in_child()
         self.database.close()
+
+    def enqueue(self, tasks: Sequence[NewTask]) -> list[Enqueued]:
+        if len(tasks) == 1 and self._is_simple(tasks[0]) and sending.try_send(self.database, tasks[0]):
+            self._ring_for(tasks)
+            return [Enqueued(tasks[0].id, True)]
+        return super().enqueue(tasks)
+
+    def _is_simple(self, task: NewTask) -> bool:
+        return task.kind.exclusive_key is None and self.database.has_own_clock
 
     def enqueue_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Enqueued]:
         return borrowed.enqueue_on(connection, tasks, database=self.database, bells=self.bells)

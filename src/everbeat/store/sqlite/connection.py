@@ -22,7 +22,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -36,6 +36,7 @@ from everbeat.store.sqlite import side
 from everbeat.store.sqlite.blocker import find_blocker
 from everbeat.store.sqlite.turnstile import PATIENCE, Turnstile
 from everbeat.store.transaction import Kind, Row, RowRefused
+from everbeat.store.verbs.kinds import leap
 
 BEGIN_WAIT_MS = 100
 CHECKPOINT_ROWS = 4_000
@@ -110,6 +111,9 @@ class SQLiteTransaction:
     def rows(self, sql: str, values: Any = ()) -> Iterator[Row]:
         """Read lazily: a caller that stops early has paid only for what it took."""
         return self._connection.execute(sql, values)
+
+    def kinds(self, queues: Collection[str] | None, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+        return leap(self, queues, names)
 
     def ahead(self, sql: str, values: Sequence[Any], few: int) -> Iterator[Row]:
         return self.rows(f"{sql} ORDER BY priority, seq", values)

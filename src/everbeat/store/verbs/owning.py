@@ -9,7 +9,6 @@ Written twice is written once: a flush whose commit got no answer may be sent ag
 """
 
 import heapq
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
@@ -128,16 +127,6 @@ SELECT DISTINCT exclusive_key FROM
       ORDER BY due_at LIMIT 1000) AS ripe"""
 
 NEXT_DUE = "SELECT min(due_at) FROM everbeat_tasks WHERE status = 'PENDING' AND due_at IS NOT NULL"
-
-# everbeat_tasks_ready, one step per queue and per name in it. (A row value, (queue, name) > (?, ?), would walk all
-# tasks of the queue: SQLite seeks by the first column only.)
-NEXT_QUEUE = """
-SELECT queue FROM everbeat_tasks
- WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue > ? ORDER BY queue LIMIT 1"""
-NEXT_NAME = """
-SELECT name FROM everbeat_tasks
- WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name >= ?
- ORDER BY name LIMIT 1"""
 
 # everbeat_tasks_ready, in claim order, without sorting.
 READY = """
@@ -457,29 +446,10 @@ def _offer(room: Room, row: Row, now: int) -> tuple[Answer, int]:
 
 
 def _kinds(tx: Transaction, room: Room, places: Places) -> Iterator[tuple[str, str]]:
-    """The (queue, name) pairs that have ready tasks and that the room serves. What is stored and what is served are
-    leapt through together, so the cost is the smaller of the two numbers: neither a thousand task names of the
-    application nor a hundred thousand names that nobody knows slow a claim."""
+    """The (queue, name) pairs that have ready tasks and that the room serves, in one order for everybody: the limits of
+    two queues are locked in it."""
     names = _in_order(room.sync_names, room.async_names)
-    for queue in _queues(tx, room):
-        if not places.are_left(queue):
-            continue
-        at = 0
-        while at < len(names) and (found := tx.one(NEXT_NAME, (queue, names[at]))) and isinstance(found[0], str):
-            at = bisect_left(names, found[0], at)
-            if at < len(names) and names[at] == found[0]:
-                if room.serves(queue, names[at]):
-                    yield queue, names[at]
-                at += 1
-
-
-def _queues(tx: Transaction, room: Room) -> Iterator[str]:
-    if room.queues is not None:
-        yield from sorted(room.queues)  # in one order, as the limits of two queues are locked
-        return
-    queue: Row | None = ("",)
-    while (queue := tx.one(NEXT_QUEUE, queue)) and isinstance(queue[0], str):  # bytes come after every text
-        yield queue[0]
+    return (kind for kind in tx.kinds(room.queues, names) if room.serves(*kind) and places.are_left(kind[0]))
 
 
 @lru_cache(maxsize=16)
