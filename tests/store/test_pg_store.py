@@ -1,0 +1,269 @@
+"""The store on PostgreSQL where it differs from the one in a file: several writers, forks, sessions."""
+
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from tests.postgres import EmptyDatabase
+from tests.words import a_task, a_worker, claim, completed, enqueue, register, settle
+
+from everbeat.errors import StoreUnavailable, TaskConflict
+from everbeat.model.state import TaskStatus
+from everbeat.model.task import Claim, Enqueued
+from everbeat.model.worker import QueueSetting
+from everbeat.store.interface import TaskFilter
+from everbeat.store.postgres.store import PostgresStore
+
+CLAIMERS = 8
+
+
+@pytest.fixture
+def url(a_database: EmptyDatabase) -> str:
+    return a_database.url()
+
+
+@pytest.fixture
+def open_store(url: str) -> Iterator[Callable[[], PostgresStore]]:
+    """With the database's own clock."""
+    opened: list[PostgresStore] = []
+
+    def open_one() -> PostgresStore:
+        opened.append(PostgresStore(url, patience=5.0))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: Callable[[], PostgresStore]) -> PostgresStore:
+    return open_store()
+
+
+# -- sending ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_task_is_sent_in_one_statement_and_is_like_any_other(store: PostgresStore) -> None:
+    (stored,) = store.enqueue([a_task(id="a", queue="mail", priority=7, delay_us=60_000_000)])
+
+    info = store.get("a")
+
+    assert stored == Enqueued(id="a", created=True)
+    assert info is not None
+    assert (info.queue, info.priority, info.status) == ("mail", 7, TaskStatus.PENDING)
+    assert (info.run_at - info.created_at).total_seconds() == 60
+    assert store.enqueue([a_task(id="a", queue="mail", priority=7)]) == [Enqueued(id="a", created=False)]
+
+
+def test_a_unique_key_holds_for_tasks_that_are_sent_one_by_one(store: PostgresStore) -> None:
+    first = store.enqueue([a_task(id="a", unique_key="invoice 17")])
+    second = store.enqueue([a_task(id="b", unique_key="invoice 17")])
+
+    assert (first, second) == ([Enqueued(id="a", created=True)], [Enqueued(id="a", created=False)])
+
+
+def test_many_that_send_one_unique_key_at_once_send_one_task(open_store: Callable[[], PostgresStore]) -> None:
+    stores = [open_store() for _ in range(CLAIMERS)]
+
+    def send(number: int) -> list[str]:
+        store = stores[number]
+        return [store.enqueue([a_task(unique_key=f"key {key}")])[0].id for key in range(20)]
+
+    with ThreadPoolExecutor(CLAIMERS) as pool:
+        found = list(pool.map(send, range(CLAIMERS)))
+
+    assert all(ids == found[0] for ids in found)
+    assert len(stores[0].tasks(TaskFilter(limit=1000))) == 20
+
+
+# -- several writers --------------------------------------------------------------------------------------------------
+
+
+def at_once(work: Callable[[int], None]) -> None:
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(CLAIMERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_eight_claimers_take_each_task_once(open_store: Callable[[], PostgresStore]) -> None:
+    stores = [open_store() for _ in range(CLAIMERS)]
+    stores[0].enqueue([a_task() for _ in range(400)])
+    taken: list[str] = []
+
+    def work(number: int) -> None:
+        while claims := claim(stores[number], f"w{number}", 7):
+            taken.extend(one.id for one in claims)
+            for one in claims:
+                settle(stores[number], one, completed())
+
+    for number, store in enumerate(stores):
+        register(store, f"w{number}")
+    at_once(work)
+
+    assert len(taken) == len(set(taken)) == 400
+
+
+def test_eight_claimers_stay_below_the_limit_of_a_queue(open_store: Callable[[], PostgresStore]) -> None:
+    stores = [open_store() for _ in range(CLAIMERS)]
+    stores[0].enqueue([a_task(queue="narrow") for _ in range(120)])
+    for number, store in enumerate(stores):
+        setting = QueueSetting(name="narrow", max_concurrency=5, paused=False)
+        store.register(a_worker(f"w{number}", settings=(setting,)))
+    watching, most = threading.Lock(), 0
+    owned: set[str] = set()
+
+    def work(number: int) -> None:
+        nonlocal most
+        while len(done) < 120:
+            claims = claim(stores[number], f"w{number}", 4)
+            with watching:
+                owned.update(one.id for one in claims)
+                most = max(most, len(owned))
+            for one in claims:
+                with watching:
+                    owned.discard(one.id)
+                settle(stores[number], one, completed())
+                done.append(one.id)
+
+    done: list[str] = []
+    at_once(work)
+
+    assert len(done) == len(set(done)) == 120
+    assert 0 < most <= 5
+
+
+def test_eight_claimers_never_own_two_tasks_of_one_exclusive_key(open_store: Callable[[], PostgresStore]) -> None:
+    stores = [open_store() for _ in range(CLAIMERS)]
+    keys = [f"key {number % 4}" for number in range(80)]
+    for key in keys:
+        enqueue(stores[0], exclusive_key=key)
+    for number, store in enumerate(stores):
+        register(store, f"w{number}")
+    watching = threading.Lock()
+    owned: list[str | None] = []
+    overlaps: list[Claim] = []
+    done: list[str] = []
+
+    def work(number: int) -> None:
+        while len(done) < len(keys):
+            for one in claim(stores[number], f"w{number}", 2):
+                with watching:
+                    if one.exclusive_key in owned:
+                        overlaps.append(one)
+                    owned.append(one.exclusive_key)
+                with watching:
+                    owned.remove(one.exclusive_key)
+                settle(stores[number], one, completed())
+                done.append(one.id)
+
+    at_once(work)
+
+    assert overlaps == []
+    assert len(set(done)) == len(keys)
+
+
+# -- sessions ---------------------------------------------------------------------------------------------------------
+
+
+def in_a_child(work: Callable[[], None]) -> int | None:
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join(30)
+    return child.exitcode
+
+
+def test_a_store_made_before_a_fork_works_after_it_on_both_sides(store: PostgresStore) -> None:
+    enqueue(store, id="before")
+
+    def in_child() -> None:
+        enqueue(store, id="in the child")
+
+    code = in_a_child(in_child)
+    enqueue(store, id="after")
+
+    assert code == 0
+    assert {info.id for info in store.tasks(TaskFilter(limit=10))} == {"before", "in the child", "after"}
+
+
+def test_a_session_that_the_server_has_ended_is_replaced(store: PostgresStore, url: str) -> None:
+    enqueue(store, id="a")
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND pid <> pg_backend_pid() AND application_name LIKE 'everbeat%'"
+        )
+    with pytest.raises(StoreUnavailable):
+        enqueue(store, id="b")
+
+    assert enqueue(store, id="b") == "b"
+
+
+def test_two_spellings_of_one_url_are_one_store(store: PostgresStore, url: str) -> None:
+    other = PostgresStore(f"{url}?connect_timeout=7")
+
+    assert (other.store_id, other.database.scope) == (store.store_id, store.database.scope)
+    other.close()
+
+
+def test_a_schema_of_its_own_is_a_store_of_its_own(store: PostgresStore, url: str) -> None:
+    other = PostgresStore(url, schema="jobs")
+    enqueue(other, id="a")
+
+    assert store.get("a") is None
+    assert other.store_id != store.store_id
+    other.close()
+
+
+# -- the user's own transaction ---------------------------------------------------------------------------------------
+
+
+def test_a_task_sent_in_the_users_transaction_is_there_when_it_commits(store: PostgresStore, url: str) -> None:
+    with psycopg.connect(url) as connection:
+        with connection.transaction():
+            assert store.enqueue_on(connection, [a_task(id="a")]) == [Enqueued(id="a", created=True)]
+            assert store.get("a") is None
+        assert store.get("a") is not None
+        store.enqueue_on(connection, [a_task(id="b")])
+        connection.rollback()
+
+    assert store.get("b") is None
+
+
+def test_a_conflict_in_the_users_transaction_leaves_it_usable(store: PostgresStore, url: str) -> None:
+    enqueue(store, id="a", args=b"[1]")
+    with psycopg.connect(url) as connection, connection.transaction():
+        with pytest.raises(TaskConflict):
+            store.enqueue_on(connection, [a_task(id="b"), a_task(id="a", args=b"[2]")])
+        store.enqueue_on(connection, [a_task(id="c")])
+
+    assert [store.get(task_id) is not None for task_id in ("b", "c")] == [False, True]
+
+
+def test_who_waits_is_woken_by_the_users_commit(store: PostgresStore, url: str) -> None:
+    register(store, "w1")
+    bell = store.listen("w1")
+    with psycopg.connect(url) as connection, connection.transaction():
+        store.enqueue_on(connection, [a_task(id="a")])
+    bell.wait(10)
+
+    assert [one.id for one in claim(store, "w1", 1)] == ["a"]
+    bell.close()
+
+
+def test_a_connection_without_a_transaction_or_to_another_database_is_refused(store: PostgresStore, url: str) -> None:
+    with (
+        psycopg.connect(url, autocommit=True) as connection,
+        pytest.raises(ValueError, match="no transaction is open"),
+    ):
+        store.enqueue_on(connection, [a_task()])
+    elsewhere = url.rpartition("/")[0] + "/postgres"
+    with psycopg.connect(elsewhere) as connection, pytest.raises(ValueError, match="not to the store"):
+        store.enqueue_on(connection, [a_task()])
+    with pytest.raises(ValueError, match="takes a psycopg connection"):
+        store.enqueue_on(object(), [a_task()])
