@@ -14,7 +14,18 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 MAY_IMPORT = {
     "model": {"model"},
     "decide": {"decide", "model"},
-    "store": {"store", "decide", "model", "config", "clock", "crashpoint", "errors", "filesystem", "private"},
+    "store": {
+        "store",
+        "decide",
+        "model",
+        "config",
+        "clock",
+        "crashpoint",
+        "errors",
+        "filesystem",
+        "private",
+        "secrecy",
+    },
     "config": {"config", "model", "errors", "ids", "secrecy"},
     "report": {"report", "store", "model", "errors", "decide", "secrecy"},
     "run": {
