@@ -40,31 +40,36 @@ class Words:
     help: str
 
 
+def _words(
+    key: str, *, ask: str, help: str, would: str | None = None, done: str | None = None, cannot: str | None = None
+) -> Words:
+    """The past participle serves for all that is not given."""
+    return Words(
+        key=key, ask=ask, help=help, would=would or f"would be {key}", done=done or key, cannot=cannot or f"be {key}"
+    )
+
+
 WORDS = {
-    Order.CANCEL: Words(
-        key="cancelled",
-        would="would be cancelled",
-        done="cancelled",
+    Order.CANCEL: _words(
+        "cancelled",
         ask="Cancel {tasks}?",
-        cannot="be cancelled",
         help="""Cancel tasks that have not ended: by ids, or by filters.
 
     What has not begun is cancelled at once. A RUNNING task is told to stop by its worker, and killed if it does not; it
     is CANCELLED when its process has ended it. If it ends by itself before that, its outcome counts.""",
     ),
-    Order.RETRY: Words(
-        key="retried",
+    Order.RETRY: _words(
+        "retried",
         would="would run again",
         done="will run again",
         ask="Run {tasks} again?",
-        cannot="be retried",
         help="""Run ended tasks again, with fresh counters.
 
     Those that FAILED, were CANCELLED or EXPIRED: by ids, or by filters. Filters leave the quarantine alone (`quarantine
     release`). A COMPLETED task is never run again.""",
     ),
-    Order.RELEASE: Words(
-        key="released",
+    Order.RELEASE: _words(
+        "released",
         would="would be released and run again",
         done="released, and will run again",
         ask="Release {tasks} to run again?",
@@ -73,53 +78,45 @@ WORDS = {
 
     Each alone in a process, with fresh counters: by ids, or by filters.""",
     ),
-    Order.DISCARD: Words(
-        key="discarded",
+    Order.DISCARD: _words(
+        "discarded",
         would="would leave the quarantine and stay FAILED",
         done="taken out of the quarantine; FAILED for good",
         ask="Take {tasks} out of the quarantine without another run?",
-        cannot="be discarded",
         help="""Take tasks out of the quarantine, without another run.
 
     They stay FAILED, and are not listed as quarantined any more: by ids, or by filters.""",
     ),
-    Order.REQUEUE: Words(
-        key="requeued",
+    Order.REQUEUE: _words(
+        "requeued",
         would="would be taken from their owners and queued again",
         done="queued again",
         ask="Take {tasks} from their owners and queue them again?",
-        cannot="be requeued",
         help="""Take tasks from their owner and queue them again.
 
     CLAIMED and RUNNING ones: by ids, or by filters. Its worker tells the run to stop, and kills it if it does not;
     until then, the task may run twice at once. What the old run brings is refused and kept (`task show`). The tasks of
     a worker that died need none of this: they are recovered.""",
     ),
-    Order.FAIL: Words(
-        key="failed",
-        would="would be failed",
-        done="failed",
+    Order.FAIL: _words(
+        "failed",
         ask="Fail {tasks}?",
-        cannot="be failed",
         help="""Fail tasks that have not ended.
 
     With code FAILED_BY_HAND: by ids, or by filters. A run is told to stop by its worker, and killed if it does not;
     what it still brings is refused and kept (`task show`, `task accept`).""",
     ),
-    Order.ERASE: Words(
-        key="erased",
-        would="would be erased",
-        done="erased",
+    Order.ERASE: _words(
+        "erased",
         ask="Erase arguments, results and errors of {tasks} for good?",
-        cannot="be erased",
         help="""Blank what ended tasks were given, returned and raised.
 
     Arguments, result and error texts, also of attempts and late outcomes: by ids, or by filters. The rows and their
     history stay. The bytes are overwritten in the file; backups made before still have them. An erased task can not run
     again.""",
     ),
-    Order.PURGE: Words(
-        key="purged",
+    Order.PURGE: _words(
+        "purged",
         would="would be removed",
         done="removed",
         ask="Remove {tasks} and their records for good?",
