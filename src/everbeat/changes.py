@@ -36,6 +36,13 @@ def first_unencodable(value: Any, path: str) -> str | None:
     return None
 
 
+def first_not_finite(value: Any, path: str) -> str | None:
+    """The first number that JSON has no word for: it is written as null, which would be all that a decoder says."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{path!r} is {value}, which JSON can not express"
+    return next(filter(None, (first_not_finite(part, where) for where, part in _parts(value, path))), None)
+
+
 def first_change(sent: Any, arrives: Any, path: str) -> str | None:
     """The first part that would come back as something else. A list and a tuple count as the same thing."""
     if isinstance(sent, float) and not math.isfinite(sent):

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from everbeat.changes import UNENCODABLE, differs, first_change, first_unencodable
+from everbeat.changes import UNENCODABLE, differs, first_change, first_not_finite, first_unencodable
 from everbeat.config.app import MAX_PAYLOAD_BYTES, MIB
 from everbeat.custom_types import ENCODER, decode_custom, readable
 from everbeat.errors import PayloadError, ResultTooLarge
@@ -77,7 +77,8 @@ class Payload:
         try:
             arrives = self._args_decoder.decode(raw)
         except msgspec.DecodeError as error:
-            raise PayloadError(f"{self._name}(): {_as_argument(str(error))}. Nothing was sent.") from error
+            fault = self._not_finite(call) or _as_argument(str(error))
+            raise PayloadError(f"{self._name}(): {fault}. Nothing was sent.") from error
         if differs(arrives, call):
             self._compare(call, arrives)
         return raw
@@ -182,6 +183,10 @@ class Payload:
                 return PayloadError(f"{self._name}(): argument {fault}. Nothing was sent.")
         return PayloadError(f"{self._name}(): the arguments can not be encoded: {error}. Nothing was sent.")
 
+    def _not_finite(self, call: msgspec.Struct) -> str | None:
+        faults = (first_not_finite(getattr(call, name), name) for name in call.__struct_fields__)
+        return next((f"argument {fault}" for fault in faults if fault), None)
+
     def _compare(self, call: msgspec.Struct, arrives: msgspec.Struct) -> None:
         for name in call.__struct_fields__:
             change = first_change(getattr(call, name), getattr(arrives, name), name)
@@ -216,7 +221,7 @@ class Payload:
         try:
             arrives = self._result_decoder.decode(raw)
         except msgspec.DecodeError as error:
-            fault = _in_result(str(error))
+            fault = first_not_finite(value, "result") or _in_result(str(error))
             raise PayloadError(f"{self._name}() returned a value that does not fit its annotation: {fault}") from error
         if differs(arrives, value):
             change = first_change(value, arrives, "result")

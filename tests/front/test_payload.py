@@ -381,7 +381,7 @@ def test_a_call_the_function_would_not_take_is_a_plain_type_error(args: Any, kwa
         (Any, b"raw", "'x' is a bytes and would come back as str"),
         (Any, {1: "a"}, "'x' has keys that would come back as text"),
         (Any, math.nan, "'x' is nan, which JSON can not express"),
-        (float, math.inf, "argument 'x'"),
+        (float, math.inf, "argument 'x' is inf, which JSON can not express"),
         (float | None, math.nan, "'x' is nan"),
         (list[float | None], [1.0, -math.inf], "'x[1]' is -inf"),
         (dict[str, float | None], {"a": math.nan}, "is nan"),
