@@ -4,6 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from tests.cli.by_hand import Command
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -11,6 +14,18 @@ def test_the_page_of_commands_is_current() -> None:
     done = subprocess.run([sys.executable, ROOT / "tools/cli_docs.py", "--check"], check=False)
 
     assert done.returncode == 0, "docs/cli.md is not current: run python tools/cli_docs.py"
+
+
+@pytest.mark.parametrize("group", [(), ("worker",), ("queue",), ("task",), ("quarantine",), ("db",), ("workflow",)])
+def test_what_a_command_does_fits_in_its_line(
+    everbeat: Command, monkeypatch: pytest.MonkeyPatch, group: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    helped = everbeat(*group, "--help")
+
+    assert helped.code == 0
+    assert [line for line in helped.out.splitlines() if line.endswith("...") and "Usage" not in line] == []
 
 
 def test_every_command_of_the_readme_exists() -> None:

@@ -32,10 +32,10 @@ def bench(
     show_list: Annotated[bool, typer.Option("--list", help="Only say what can be measured.")] = False,
     as_json: which.AsJson = False,
 ) -> None:
-    """Measure Everbeat on this machine: sending, working, latency, recovery, growth, idling.
+    """Measure Everbeat on this machine.
 
-    Every measure works on a store of its own, which is removed afterwards; a store that holds work is refused. With
-    --json every sample is printed, for a later --compare.
+    Sending, working, latency, recovery, growth, idling. Every measure works on a store of its own, which is removed
+    afterwards; a store that holds work is refused. With --json every sample is printed, for a later --compare.
     """
     from everbeat.cli import benching  # lazily: no other command needs what runs workers
 

@@ -40,7 +40,10 @@ SLOW_SECONDS = 6.0
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the store and the workers' logs, and say where.")] = False,
 ) -> None:
-    """Show a recovery: two workers on one SQLite file, one killed with kill -9, its tasks, the report."""
+    """Show the recovery of a killed worker, in a minute.
+
+    Two workers on one SQLite file, one killed with kill -9, what becomes of its tasks, the report.
+    """
     out.say(BANNER)
     with stage(keep=keep) as here:
         for name in WORKERS:

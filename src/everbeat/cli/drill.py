@@ -48,8 +48,11 @@ def drill(
     keep: Annotated[bool, typer.Option("--keep", help="Keep store, ledger and logs, and say where.")] = False,
     as_json: which.AsJson = False,
 ) -> None:
-    """Kill and freeze real workers at random while they run real tasks, then hold every run against the store.
-    Exit 1 if a promise was broken: a task lost, stuck, or run although a run of it had counted. Leaves nothing."""
+    """Kill and freeze workers, then account for every task.
+
+    Real workers run real tasks meanwhile, and every run is held against the store. Exit 1 if a promise was broken: a
+    task lost, stuck, or run although a run of it had counted. Leaves nothing.
+    """
     _refuse_to_kill_a_file(db, kill_database)
     from everbeat.drill.drill import Drill, DrillFailed  # lazily: other commands need nothing of it
     from everbeat.drill.ground import RealWork, ground

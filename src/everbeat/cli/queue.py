@@ -42,7 +42,7 @@ class StoreState:
 
 @app.command()
 def status(db: which.Db = None, app: which.App = None, as_json: which.AsJson = False) -> None:
-    """Count tasks by queue and status, with workers and quarantine."""
+    """Count tasks by queue and status; and workers."""
     with which.existing_store(db, app) as store:
         queues = _by_queue(store.counts(), store.queues(), datetime.now(UTC))
         found = [worker.status for worker in store.workers()]

@@ -192,10 +192,10 @@ def recovery_report(
     app: which.App = None,
     as_json: which.AsJson = False,
 ) -> None:
-    """Print the report of the last recovery, or of several, newest first.
+    """Print the report of the last recovery.
 
-    With --json the newest report is the object that is printed ({} if there is none); with --last or --since it has the
-    others in `earlier`.
+    Or of several, newest first. With --json the newest report is the object that is printed ({} if there is none); with
+    --last or --since it has the others in `earlier`.
     """
     several = last is not None or since is not None
     with which.existing_store(db, app) as store:

@@ -58,7 +58,10 @@ def list_(
     app: which.App = None,
     as_json: which.AsJson = False,
 ) -> None:
-    """List workflows, newest first, without those that are nested in others."""
+    """List workflows, newest first.
+
+    Those that are nested in others are shown with them.
+    """
     with which.existing_store(db, app) as store:
         found = store.workflows(statuses=status or (), name=name, limit=limit)
     if as_json:
@@ -88,9 +91,9 @@ def show(
     app: which.App = None,
     as_json: which.AsJson = False,
 ) -> None:
-    """Show a workflow with its nodes: status, attempts, durations, errors.
+    """Show a workflow with its nodes.
 
-    With --watch, --json prints one object per line.
+    Their status, attempts, durations and errors. With --watch, --json prints one object per line.
     """
     with which.existing_store(db, app) as store:
         if not watch:
@@ -107,7 +110,10 @@ def show(
 
 @app.command()
 def pause(ids: Ids, db: which.Db = None, app: which.App = None, as_json: which.AsJson = False) -> None:
-    """Start no more nodes until the workflow is resumed, in what is nested neither. What runs goes on."""
+    """Start no more nodes until it is resumed.
+
+    In what is nested neither. What runs goes on.
+    """
     _change(WorkflowChange.PAUSE, ids, db, app, as_json=as_json)
 
 
@@ -119,13 +125,19 @@ def resume(ids: Ids, db: which.Db = None, app: which.App = None, as_json: which.
 
 @app.command()
 def cancel(ids: Ids, db: which.Db = None, app: which.App = None, as_json: which.AsJson = False) -> None:
-    """End a workflow: what has not begun never will, what runs is told to stop."""
+    """End a workflow.
+
+    What has not begun never will, what runs is told to stop.
+    """
     _change(WorkflowChange.CANCEL, ids, db, app, as_json=as_json)
 
 
 @app.command()
 def retry(ids: Ids, db: which.Db = None, app: which.App = None, as_json: which.AsJson = False) -> None:
-    """Run the failed nodes of a workflow again, with what was given up because of them, and go on."""
+    """Run the failed nodes of a workflow again.
+
+    With what was given up because of them; then it goes on.
+    """
     _change(WorkflowChange.RETRY, ids, db, app, as_json=as_json)
 
 
