@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 
 from tests.cli.by_hand import Command, HandWorker, failed_task, send
@@ -120,3 +121,13 @@ def test_a_status_is_said_in_any_case_and_a_wrong_one_is_told_with_those_there_a
     wrong = everbeat("task", "list", "--status", "DONE", "--db", url)
     assert wrong.code == 2
     assert "'DONE' is no status; there are PENDING, CLAIMED, RUNNING, COMPLETED" in wrong.err
+
+
+def test_a_command_loads_nothing_that_only_others_need() -> None:
+    heavy = ("everbeat.run.child", "everbeat.run.worker", "everbeat.run.manual", "everbeat.store.sqlite.store",
+             "everbeat.drill.drill", "everbeat.cli.benching", "rich", "prometheus_client", "http.server")  # fmt: skip
+    code = f"import sys, everbeat.cli.main; print([name for name in {heavy} if name in sys.modules])"
+
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"

@@ -18,7 +18,6 @@ from types import FrameType
 from typing import IO, NoReturn, TypeVar
 
 from everbeat.cli.ends import Refused
-from everbeat.run.child import die_with_parent
 
 T = TypeVar("T")
 
@@ -35,6 +34,8 @@ class Stage:
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
 
     def start_worker(self, name: str, target: str, *, processes: int) -> None:
+        from everbeat.run.child import die_with_parent  # lazily: every command imports this module
+
         command = [sys.executable, "-P", "-m", "everbeat", "worker", "start", target, "--db", self.url, "--name", name,
                    "--processes", str(processes), "--drain-timeout", "1"]  # fmt: skip
         me = os.getpid()
