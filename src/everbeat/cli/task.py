@@ -77,7 +77,7 @@ def show(
         return
     out.say(fields(_facts(task)))
     if error is not None and error.traceback:
-        out.say("\n" + "\n".join(map(clean, error.traceback.splitlines())))
+        out.say("\ntraceback\n" + "\n".join(f"  {line and clean(line)}" for line in error.traceback.splitlines()))
     if task.attempts:
         out.say("\nattempts without a result")
         _show_attempts(task)
