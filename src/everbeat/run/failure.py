@@ -63,8 +63,10 @@ def say(error: TaskError, current: CurrentTask, *, is_sensitive: bool) -> None:
     facts = {"task": current.id, "name": current.name, "attempt": current.attempt, "code": error.code}
     if is_sensitive:
         log.task_raised(facts, error.exception_type, None)
-    else:
-        log.task_raised(facts, ": ".join(filter(None, (error.exception_type, error.message))), error.traceback)
+        return
+    was_its_code = error.code in (UNHANDLED_EXCEPTION, TASK_TIMEOUT)  # else the traceback would be ours
+    said = ": ".join(filter(None, (error.exception_type, error.message)))
+    log.task_raised(facts, said, error.traceback if was_its_code else None)
 
 
 def unknown_task(name: str) -> TaskError:
