@@ -550,6 +550,29 @@ def test_a_task_that_raises_the_interrupt_of_a_stop_by_itself_has_failed_like_an
     assert (info.status, info.attempt, info.run_at - info.created_at) == ("PENDING", 1, timedelta(seconds=2))
 
 
+@pytest.mark.parametrize("order", [Order.CANCEL, Order.FAIL])
+def test_of_several_that_wait_behind_one_and_are_not_to_run_none_is_sent_to_another_process(
+    stage: Stage, order: Order
+) -> None:
+    worker = stage.worker(processes=2)
+    worker.turn()
+    worker.crew.get_ready(1)
+    worker.turn()
+    worker.learn("add")
+    first, *behind = [enqueue(stage.store) for _ in range(3)]
+    worker.look()
+    worker.crew.begin(1)
+    worker.crew.get_ready(2)
+    worker.turn()
+    assert carry_out(stage.store, order, *behind) == behind
+
+    worker.heed()
+    worker.turn()
+
+    assert worker.crew.sends == [first, *behind]
+    assert worker.holds() == [first]
+
+
 # -- taken away -------------------------------------------------------------------------------------------------------
 
 

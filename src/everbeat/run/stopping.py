@@ -17,7 +17,7 @@ from everbeat.run.deadline import HeldLease
 from everbeat.run.floor import Floor
 from everbeat.run.mandate import Mandate
 from everbeat.run.processes import Processes
-from everbeat.run.slot import Flight, Slot, SlotState
+from everbeat.run.slot import Ownership, Slot, SlotState
 from everbeat.run.stops import Stops, Watched
 from everbeat.run.verdicts import Verdicts
 from everbeat.run.wire import InterruptKind
@@ -70,20 +70,24 @@ class Stopping:
             self._mandate.is_displaced |= ours.is_older
             self._mandate.is_fenced |= not ours.is_older
             return
-        for key, (claim, slot) in list(self._books.holdings.items()):
-            is_wanted = ours.owned.get(key)
-            if is_wanted is False or key not in slot.queue:
-                claim.cancel_requested |= bool(is_wanted)
-                continue
-            self._stop(slot, slot.queue[key], now, is_taken=is_wanted is None)
+        unwanted = {key: key not in ours.owned for key in self._books.holdings if ours.owned.get(key) is not False}
+        for key, is_taken in unwanted.items():  # all of them first: what is read back for one may be another
+            self._mark(key, is_taken=is_taken)
+        for key in unwanted:
+            self._stop(key, now)
 
-    def _stop(self, slot: Slot, flight: Flight, now: int, *, is_taken: bool) -> None:
-        flight.is_taken, flight.claim.cancel_requested = is_taken, not is_taken
-        if not self._floor.has_begun(flight):
-            why = "taken away" if is_taken else "cancelled"
-            self._floor.give_back_unread(slot, now, f"a task before it was {why}")
-        if flight.key in slot.queue:
-            self._stops.cancel(slot, flight, now)
+    def _mark(self, key: Ownership, *, is_taken: bool) -> None:
+        claim, slot = self._books.holdings[key]
+        claim.cancel_requested = not is_taken
+        if key in slot.queue:
+            slot.queue[key].is_taken = is_taken
+
+    def _stop(self, key: Ownership, now: int) -> None:
+        _, slot = self._books.holdings[key]
+        if key in slot.queue and not self._floor.has_begun(slot.queue[key]):
+            self._floor.give_back_unread(slot, now, "a task before it was not to run")
+        if key in slot.queue:
+            self._stops.cancel(slot, slot.queue[key], now)
 
     def _stop_runs(self, now: int) -> None:
         for step, watched in self._stops.step(now):
