@@ -201,7 +201,7 @@ def test_a_cancelled_workflow_is_not_revived_by_recovery(store: Store) -> None:
 
 @pytest.mark.parametrize(
     "poison",
-    ["condition = 'no json'", "condition = '{\"when\":[{\"node\":\"x\"}]}'", "refs = '[1]'", "args = NULL",
+    ["condition = 'no json'", "condition = '{\"when\":[{\"node\":\"x\"}]}'", "refs = '[[1],[2],[3]]'", "args = NULL",
      "task_name = NULL"],
 )  # fmt: skip
 def test_a_poison_row_is_set_aside_and_the_others_proceed(store: Store, poison: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from everbeat.bench import draining, idling, recovering, sending, waiting
+from everbeat.bench import draining, flowing, idling, recovering, sending, waiting
 from everbeat.bench.figures import Better
 from everbeat.bench.place import Ground
 from everbeat.bench.scale import Scale
@@ -31,6 +31,9 @@ MEASURES = [
             draining.sync_single),
     Measure("drain.sync.frames", "drain, process slots, frames", "tasks/s", "at least 6,000", draining.sync_frames),
     Measure("drain.async", "drain, async", "tasks/s", "at least 12,000", draining.async_),
+    Measure("workflow.chain", "chain of 1,000 nodes, one after the other", "nodes/s", "at least 700", flowing.chain),
+    Measure("workflow.fan", "10,000 nodes out and in again, of the rate of plain tasks", "%", "at least 50",
+            flowing.fan_share),
     Measure("latency.pickup", "pickup by an idle worker", "ms", "p95 under 5", waiting.pickup, "lower"),
     Measure("latency.result", "enqueue to result", "ms", "p50 under 4", waiting.result, "lower"),
     Measure("death.child", "child death to restart", "ms", "p95 under 100", waiting.child_death, "lower"),

@@ -12,6 +12,7 @@ class Works:
     app: Everbeat
     noop: Task[[int, int], int]
     async_noop: Task[[int, int], int]
+    gather: Task[..., int]
     stamp: Task[[str], None]
     stamp_and_stay: Task[[str, float], None]
     stamp_and_die: Task[[str], None]
@@ -27,6 +28,10 @@ def build(url: str) -> Works:
     @app.task(name="bench.async_noop")
     async def async_noop(a: int, b: int) -> int:
         return a + b
+
+    @app.task(name="bench.gather")
+    def gather(*numbers: int) -> int:
+        return sum(numbers)
 
     @app.task(name="bench.stamp")
     def stamp(path: str) -> None:
@@ -44,7 +49,7 @@ def build(url: str) -> Works:
         if len(read(path)) == 1:
             os.kill(os.getpid(), 9)
 
-    return Works(app, noop, async_noop, stamp, stamp_and_stay, stamp_and_die)
+    return Works(app, noop, async_noop, gather, stamp, stamp_and_stay, stamp_and_die)
 
 
 def say(path: str) -> None:

@@ -57,7 +57,7 @@ class Turn:
     message: str | None = None
 
 
-WAIT, START = Turn(status=NodeStatus.PENDING), Turn(status=NodeStatus.READY)
+WAIT, START, DONE = (Turn(status=status) for status in (NodeStatus.PENDING, NodeStatus.READY, NodeStatus.COMPLETED))
 
 
 def turn_of(node: Waiting, condition: str | None = None, results: Mapping[int, bytes | None] | None = None) -> Turn:
@@ -135,7 +135,7 @@ def end_of_task(status: TaskStatus, *, has_result: bool, code: str | None, messa
     """What the end of a task means for its node. What is missing in its row is made up for, and said."""
     match status:
         case TaskStatus.COMPLETED if has_result:
-            return Turn(status=NodeStatus.COMPLETED)
+            return DONE
         case TaskStatus.COMPLETED:
             said = "its task has completed, and its result is not there"
             return Turn(status=NodeStatus.FAILED, code=RESULT_NOT_AVAILABLE, message=said)

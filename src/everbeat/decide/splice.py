@@ -7,6 +7,7 @@ can be taken for a place, because places are counted in bytes and not marked by 
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from everbeat.model.flow import ITEM, Named, Reference
 Place = tuple[int, Named]
 """Where in the arguments, and what belongs there."""
 HOLE = b"null"
+SHORT = 100
 ELEMENT: Named = (ITEM, 0)
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -24,10 +26,16 @@ def dump(references: Sequence[Reference]) -> str | None:
     return json.dumps(references, separators=(",", ":")) if references else None
 
 
-def load(stored: str | None) -> list[Place]:
+def load(stored: str | None) -> Sequence[Place]:
     """ValueError if it is no list of places."""
     if stored is None:
-        return []
+        return ()
+    return _known(stored) if len(stored) <= SHORT else _places(json.loads(stored))
+
+
+@lru_cache(maxsize=1024)
+def _known(stored: str) -> Sequence[Place]:
+    """Remembered: all nodes of a fan have the same."""
     return _places(json.loads(stored))
 
 

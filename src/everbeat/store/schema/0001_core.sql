@@ -350,10 +350,7 @@ CREATE TABLE everbeat_workflow_tasks (
     args          BLOB,
     result        BLOB,                  -- of a map or a nested workflow
     PRIMARY KEY (workflow_id, node)
-) STRICT;
-CREATE INDEX everbeat_workflow_tasks_ready ON everbeat_workflow_tasks (workflow_id, node) WHERE status = 'READY';
-CREATE INDEX everbeat_workflow_tasks_live ON everbeat_workflow_tasks (workflow_id, node)
-    WHERE status IN ('ENQUEUED', 'RUNNING');
+) STRICT, WITHOUT ROWID;
 
 -- Who waits for whom.
 CREATE TABLE everbeat_workflow_edges (

@@ -9,8 +9,8 @@ its edges cost and no more. `advance` with no ends at all is the way to go on: f
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from everbeat.decide import splice
 from everbeat.decide.flow import Flow, Turn, Waiting, counts_as_failed, nodes_asked, state_of, turn_of
@@ -19,7 +19,7 @@ from everbeat.model.event import Event
 from everbeat.model.flow import WORKFLOW_CANCELLED, WORKFLOW_FAILED, NodeStatus, OnError, WorkflowStatus
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import flow_hold, flow_ready
-from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, among, find, save, values
+from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, among, find, nodes_in, save, values
 from everbeat.store.verbs.records import add_events, text
 
 Ends = dict[str, list[NodeEnd]]
@@ -35,15 +35,12 @@ UPDATE everbeat_workflow_tasks SET status = ?, error_code = ?, error_message = ?
  WHERE workflow_id = ? AND node = ?"""
 FOLLOWING = """
 SELECT next, count(*) FROM everbeat_workflow_edges WHERE workflow_id = ? AND node IN ({marks}) GROUP BY next"""
-COUNT_DOWN = """
-UPDATE everbeat_workflow_tasks
-   SET deps_left = deps_left - ?, deps_ok = deps_ok + ?, deps_failed = deps_failed + ?
- WHERE workflow_id = ? AND node = ? AND status = 'PENDING'"""
 WAITING = """
 SELECT node, deps, needed, deps_left, deps_ok, deps_failed, allow_failed, condition
   FROM everbeat_workflow_tasks WHERE workflow_id = ? AND node IN ({marks}) AND status = 'PENDING'"""
-ALLOW = """
-UPDATE everbeat_workflow_tasks SET status = 'READY' WHERE workflow_id = ? AND node = ? AND status = 'PENDING'"""
+COUNT_DOWN = """
+UPDATE everbeat_workflow_tasks SET deps_left = ?, deps_ok = ?, deps_failed = ?, status = ?
+ WHERE workflow_id = ? AND node = ?"""
 
 ANNOUNCED = {
     WorkflowStatus.COMPLETED: event.WORKFLOW_COMPLETED,
@@ -71,40 +68,57 @@ def advance(tx: Transaction, ends: Ends) -> None:
 
 
 def go_on(tx: Transaction, workflow_id: str, ended: Sequence[NodeEnd] = ()) -> Upwards | None:
-    """One workflow, and what is nested in it as far as it is started here."""
+    """One workflow, and what is nested in it as far as it is started here. Without ends, all of its nodes that may
+    start are looked for."""
     flow = find(tx, workflow_id)
     if flow is None:
         return None
-    wave = list(ended)
+    wave, ready = list(ended), None if not ended else list[int]()
     while True:
         while wave:
-            closed = _close(tx, flow, wave)
-            wave = _count_down(tx, flow, closed)
+            following = _count_down(tx, flow, _close(tx, flow, wave))
+            wave = following.ends
+            if ready is not None:
+                ready += following.ready
         _settle(tx, flow)
         if flow.status is not WorkflowStatus.RUNNING:
             break
-        wave = [end for child in flow_ready.enqueue(tx, flow) if (end := _started(tx, flow, child)) is not None]
+        started = flow_ready.enqueue(tx, flow, ready)
+        wave = [end for child in started if (end := _started(tx, flow, child)) is not None]
         if not wave:
             break
     return _upwards(tx, flow)
 
 
-def decide(tx: Transaction, workflow_id: str, nodes: Sequence[int]) -> list[NodeEnd]:
-    """Let those of these nodes start that may; the ends of those that never will."""
-    waiting = list(among(tx, WAITING, (workflow_id,), nodes))
+@dataclass(slots=True)
+class Following:
+    """What was decided about nodes that wait."""
+
+    ready: list[int] = field(default_factory=list)
+    ends: list[NodeEnd] = field(default_factory=list)
+    """Of those that will never start."""
+
+
+def decide(tx: Transaction, workflow_id: str, counts: Mapping[int, Sequence[int]]) -> Following:
+    """Count these nodes down, by inputs that ended, completed and failed, and let those start that may."""
+    waiting = list(among(tx, WAITING, (workflow_id,), list(counts)))
     asked = {node for row in waiting for node in nodes_asked(row[7])}
     results = _results(tx, workflow_id, asked) if asked else {}
-    allowed: list[tuple[str, int]] = []
-    ends: list[NodeEnd] = []
+    following = Following()
+    rows: list[tuple[object, ...]] = []
     for node, deps, needed, left, ok, failed, allow_failed, condition in waiting:
+        ended, completed, lost = counts[node]
+        left, ok, failed = left - ended, ok + completed, failed + lost
         known = Waiting(deps=deps, needed=needed, left=left, ok=ok, failed=failed, allow_failed=bool(allow_failed))
         turn = turn_of(known, condition, results)
         if turn.status is NodeStatus.READY:
-            allowed.append((workflow_id, node))
+            following.ready.append(node)
         elif turn.status is not NodeStatus.PENDING:
-            ends.append(NodeEnd(node, turn))
-    tx.many(ALLOW, allowed)
-    return ends
+            following.ends.append(NodeEnd(node, turn))
+        status = NodeStatus.READY if turn.status is NodeStatus.READY else NodeStatus.PENDING
+        rows.append((left, ok, failed, status.value, workflow_id, node))
+    tx.many(COUNT_DOWN, rows)
+    return following
 
 
 def _close(tx: Transaction, flow: FlowRow, wave: Iterable[NodeEnd]) -> list[NodeEnd]:
@@ -132,22 +146,20 @@ def _close(tx: Transaction, flow: FlowRow, wave: Iterable[NodeEnd]) -> list[Node
     return closed
 
 
-def _count_down(tx: Transaction, flow: FlowRow, closed: Sequence[NodeEnd]) -> list[NodeEnd]:
+def _count_down(tx: Transaction, flow: FlowRow, closed: Sequence[NodeEnd]) -> Following:
     """Once for each node that waits, whatever the number of its inputs among these."""
     alike: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for end in closed:
         is_ok = end.turn.status is NodeStatus.COMPLETED
         alike[int(is_ok), int(counts_as_failed(end.turn.status, end.turn.code))].append(end.node)
-    counts: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
+    counts: dict[int, list[int]] = {}
     for (ok, failed), nodes in alike.items():
         for following, count in among(tx, FOLLOWING, (flow.id,), nodes):
-            counts[following][0] += count
-            counts[following][1] += count * ok
-            counts[following][2] += count * failed
-    if not counts:
-        return []
-    tx.many(COUNT_DOWN, [(*count, flow.id, node) for node, count in counts.items()])
-    return decide(tx, flow.id, list(counts))
+            sums = counts.setdefault(following, [0, 0, 0])
+            sums[0] += count
+            sums[1] += count * ok
+            sums[2] += count * failed
+    return decide(tx, flow.id, counts) if counts else Following()
 
 
 def _results(tx: Transaction, workflow_id: str, nodes: Iterable[int]) -> dict[int, bytes | None]:
@@ -163,7 +175,7 @@ def _settle(tx: Transaction, flow: FlowRow) -> None:
         flow.paused_by = BY_ERROR
     required = None
     if flow.success is not None and not flow.nodes_left:
-        required = [value.status for value in values(tx, flow.id, flow.success).values()]
+        required = [value.status for value in values(tx, flow.id, nodes_in(flow.success)).values()]
     flow.status = state_of(
         Flow(
             status=before,
@@ -215,8 +227,9 @@ def ending_of(tx: Transaction, flow: FlowRow) -> NodeEnd:
     if flow.status is WorkflowStatus.FAILED:
         code, said = flow.error_code or WORKFLOW_FAILED, f"{flow.error_node}: {flow.error_message}"
         return NodeEnd(node, Turn(status=NodeStatus.FAILED, code=code, message=said))
-    found = values(tx, flow.id, flow.outputs)
-    results = {found[output].name: found[output].result or splice.HOLE for output in flow.outputs}
+    outputs = nodes_in(flow.outputs)
+    found = values(tx, flow.id, outputs)
+    results = {found[output].name: found[output].result or splice.HOLE for output in outputs}
     if flow.is_map:
         result = splice.as_list(list(results.values()))
     else:

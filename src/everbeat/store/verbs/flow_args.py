@@ -15,10 +15,10 @@ from everbeat.store.transaction import Transaction
 from everbeat.store.verbs.flow_rows import VALUES, Value, among, referred_to, value_of
 
 NOTHING = b""
-SCOPE = "SELECT scope_id FROM everbeat_workflows WHERE id = ?"
-# The primary key
+# The primary keys
 REFERENCES = """
-SELECT node, refs FROM everbeat_workflow_tasks WHERE workflow_id = ? AND node IN ({marks}) AND refs IS NOT NULL"""
+SELECT n.node, n.refs, w.scope_id FROM everbeat_workflow_tasks n JOIN everbeat_workflows w ON w.id = n.workflow_id
+ WHERE n.workflow_id = ? AND n.node IN ({marks}) AND n.refs IS NOT NULL"""
 
 
 def complete(tx: Transaction, claims: Sequence[Claim]) -> None:
@@ -32,20 +32,19 @@ def complete(tx: Transaction, claims: Sequence[Claim]) -> None:
 
 
 def _complete(tx: Transaction, workflow_id: str, claims: Sequence[Claim]) -> None:
-    stored: dict[int, str] = dict(among(tx, REFERENCES, (workflow_id,), [claim.node for claim in claims]))
+    stored = list(among(tx, REFERENCES, (workflow_id,), [claim.node for claim in claims]))
     if not stored:
         return
-    scope = tx.one(SCOPE, (workflow_id,))
-    references = {node: _loaded(refs) for node, refs in stored.items()}
+    references = {node: _loaded(refs) for node, refs, _ in stored}
     wanted = {named for places in references.values() for _, named in places or ()}
-    found = referred_to(tx, VALUES, scope[0] if scope else workflow_id, wanted)
+    found = referred_to(tx, VALUES, stored[0][2], wanted)
     known = {named: _as_json(value_of(row)) for named, row in found}
     for claim in claims:
         if claim.node in references:
             claim.args = _put_together(claim.args, references[claim.node], known)
 
 
-def _put_together(args: bytes, places: list[splice.Place] | None, known: dict[Named, bytes]) -> bytes:
+def _put_together(args: bytes, places: Sequence[splice.Place] | None, known: dict[Named, bytes]) -> bytes:
     if places is None:
         return NOTHING
     try:
@@ -54,7 +53,7 @@ def _put_together(args: bytes, places: list[splice.Place] | None, known: dict[Na
         return NOTHING
 
 
-def _loaded(stored: str) -> list[splice.Place] | None:
+def _loaded(stored: str) -> Sequence[splice.Place] | None:
     try:
         return splice.load(stored)
     except ValueError:

@@ -26,8 +26,10 @@ from everbeat.store.verbs.records import add_events
 Roots = dict[str, str]
 """Of each workflow."""
 
-ROOT = "SELECT id, root_id FROM everbeat_workflows WHERE id IN ({marks})"
-LOCK = "SELECT id FROM everbeat_workflows WHERE id IN ({marks}) ORDER BY id /*pg: FOR UPDATE */"
+# The primary key, twice.
+LOCK = """
+SELECT w.id, r.id FROM everbeat_workflows w JOIN everbeat_workflows r ON r.id = w.root_id
+ WHERE w.id IN ({marks}) ORDER BY r.id /*pg: FOR UPDATE OF r */"""
 WORKFLOWS_OF = """
 SELECT DISTINCT workflow_id FROM everbeat_tasks WHERE seq IN ({marks}) AND workflow_id IS NOT NULL"""
 ENDED = """
@@ -41,10 +43,7 @@ def lock(tx: Transaction, workflow_ids: Iterable[str | None]) -> Roots:
     wanted = {workflow_id for workflow_id in workflow_ids if workflow_id is not None}
     if not wanted:
         return {}
-    roots: Roots = dict(among(tx, ROOT, (), sorted(wanted)))
-    for _ in among(tx, LOCK, (), sorted(set(roots.values()))):
-        pass
-    return roots
+    return dict(among(tx, LOCK, (), sorted(wanted)))
 
 
 def lock_of(tx: Transaction, seqs: Sequence[int]) -> Roots:
@@ -58,7 +57,7 @@ def follow(tx: Transaction, roots: Roots, seqs: Sequence[int]) -> None:
     trees: dict[str, Ends] = {}
     for workflow_id, node, status, has_result, code, message, policy in among(tx, ENDED, (), seqs):
         if workflow_id in roots:
-            shown = shown_message(code, message, policy)
+            shown = message and shown_message(code, message, policy)
             turn = end_of_task(TaskStatus(status), has_result=bool(has_result), code=code, message=shown)
             trees.setdefault(roots[workflow_id], {}).setdefault(workflow_id, []).append(NodeEnd(node, turn))
     for root, ends in trees.items():

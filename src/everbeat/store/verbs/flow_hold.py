@@ -10,7 +10,7 @@ from everbeat.store.transaction import Transaction
 from everbeat.store.verbs.flow_rows import FlowRow, save, tree
 from everbeat.store.verbs.turns import IN_LINE, PAUSED, hand_over
 
-# everbeat_workflow_tasks_live, and the unique index on the id of a task.
+# The nodes of one workflow, and the unique index on the id of a task.
 OF_WORKFLOW = """id IN (SELECT task_id FROM everbeat_workflow_tasks
                 WHERE workflow_id = :id AND status IN ('ENQUEUED', 'RUNNING'))"""
 KINDS = f"""

@@ -18,7 +18,7 @@ from everbeat.model.flow import RESULT_NOT_AVAILABLE, NodeKind, NodeStatus, Work
 from everbeat.model.state import TaskStatus
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import flow_reopen
-from everbeat.store.verbs.flow_advance import advance, decide, ending_of
+from everbeat.store.verbs.flow_advance import ending_of
 from everbeat.store.verbs.flow_ends import lock
 from everbeat.store.verbs.flow_orders import CANCEL_NODES
 from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, save, tree, values
@@ -33,14 +33,13 @@ SELECT id FROM everbeat_workflows
  WHERE parent_id IS NULL AND (nodes_left > 0 OR finished_at IS NULL) AND id > ? AND (stuck IS NULL OR ? = 1)
  ORDER BY id LIMIT ?"""
 
-# everbeat_workflow_tasks_live and the unique index on the id of a task
+# A walk through the nodes of one workflow, as those below; the unique index on the id of a task.
 OUT_OF_STEP = """
 SELECT n.node, n.kind, t.status, CASE WHEN t.result IS NULL THEN 0 ELSE 1 END, t.error_code, t.error_message,
        n.child_id, n.policy
   FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
  WHERE n.workflow_id = ? AND n.status IN ('ENQUEUED', 'RUNNING')
    AND (n.kind <> 'task' OR t.id IS NULL OR t.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED'))"""
-# everbeat_workflow_tasks_ready
 WAITS = """
 SELECT 1 FROM everbeat_workflow_tasks WHERE workflow_id = ? AND status IN ('PENDING', 'READY') LIMIT 1"""
 READY = "SELECT 1 FROM everbeat_workflow_tasks WHERE workflow_id = ? AND status = 'READY' LIMIT 1"
@@ -91,7 +90,7 @@ def mend(tx: Transaction, root_id: str) -> bool:
         tx.many(BEGIN_AGAIN, [(flow.id, node) for node in tear.unbegun])
         waiting = flow_reopen.recount(tx, flow)
         save(tx, flow)
-        advance(tx, {flow.id: [*tear.ends, *decide(tx, flow.id, waiting)]})
+        flow_reopen.look_again(tx, flow.id, waiting, tear.ends)
     tx.run(STUCK, (None, root.id))
     said = "; ".join(word for tear in tears for word in tear.words[:10])[:2000]
     facts = {"workflow": root.id, "name": root.name, "actor": ACTOR, "reason": said}

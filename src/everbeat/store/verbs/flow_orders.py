@@ -21,7 +21,7 @@ ANNOUNCED = {
     WorkflowChange.RETRY: event.WORKFLOW_RETRIED,
 }
 
-# everbeat_workflow_tasks_live and the unique index on the id of a task
+# The nodes of one workflow, and the unique index on the id of a task.
 TASKS_OF = """
 SELECT t.seq FROM everbeat_workflow_tasks n JOIN everbeat_tasks t ON t.id = n.task_id
  WHERE n.workflow_id = ? AND n.status IN ('ENQUEUED', 'RUNNING') ORDER BY t.seq"""

@@ -12,28 +12,31 @@ from everbeat.decide import splice
 from everbeat.decide.flow import Turn
 from everbeat.model.flow import NewNode, NewWorkflow, NodeKind, NodeStatus, OnError, WorkflowStatus
 from everbeat.store.transaction import Row, Transaction
-from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, referred_to, save, values
+from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, among, chunks, find, naming, referred_to, save, values
 from everbeat.store.verbs.flow_start import insert
 from everbeat.store.verbs.turns import LINE, hand_over
 
 ARGUMENTS_INVALID = "ARGUMENTS_INVALID"
 
-# everbeat_workflow_tasks_ready, as all that follow.
-READY = """
-SELECT node, kind, refs, queue, task_name, exclusive_key FROM everbeat_workflow_tasks
- WHERE workflow_id = ? AND status = 'READY' ORDER BY node"""
+# The primary key, as all that follow.
+READY_COLUMNS = "node, kind, refs, queue, task_name, exclusive_key"
+READY = f"""
+SELECT {READY_COLUMNS} FROM everbeat_workflow_tasks
+ WHERE workflow_id = ? AND node IN ({{marks}}) AND status = 'READY' ORDER BY node"""
+# A walk through the nodes of one workflow.
+ALL_READY = f"""
+SELECT {READY_COLUMNS} FROM everbeat_workflow_tasks WHERE workflow_id = ? AND status = 'READY' ORDER BY node"""
 ENQUEUE = f"""
 INSERT INTO everbeat_tasks (id, name, queue, priority, max_attempts, policy, exclusive_key, good_until, created_at,
                             run_at, due_at, waiting_for, workflow_id, node, args)
-SELECT task_id, task_name, queue, priority, max_attempts, policy, exclusive_key, good_until, :now, :now + delay_us,
-       CASE WHEN delay_us > 0 THEN :now + delay_us END,
+SELECT task_id, task_name, queue, priority, max_attempts, policy, exclusive_key, good_until, ?, ? + delay_us,
+       CASE WHEN delay_us > 0 THEN ? + delay_us END,
        CASE WHEN delay_us = 0 AND exclusive_key IS NOT NULL THEN '{LINE}' || exclusive_key END,
        workflow_id, node, args
-  FROM everbeat_workflow_tasks WHERE workflow_id = :id AND status = 'READY' AND kind = 'task' ORDER BY node
+  FROM everbeat_workflow_tasks WHERE workflow_id = ? AND node IN ({{marks}}) ORDER BY node
 ON CONFLICT (id) DO NOTHING"""
 ENQUEUED = """
-UPDATE everbeat_workflow_tasks SET status = 'ENQUEUED', started_at = :now
- WHERE workflow_id = :id AND status = 'READY' AND kind = 'task'"""
+UPDATE everbeat_workflow_tasks SET status = 'ENQUEUED', started_at = ? WHERE workflow_id = ? AND node IN ({marks})"""
 
 START = """
 UPDATE everbeat_workflow_tasks SET status = 'RUNNING', started_at = ?
@@ -57,28 +60,26 @@ class Started:
     workflow_id: str
 
 
-def enqueue(tx: Transaction, flow: FlowRow) -> list[Started | NodeEnd]:
-    """All that may start. What has ended at once is to be seen to first: then ask again."""
-    ready = tx.all(READY, (flow.id,))
+def enqueue(tx: Transaction, flow: FlowRow, nodes: Sequence[int] | None) -> list[Started | NodeEnd]:
+    """Those of these nodes that may start; None: all. What has ended at once is to be seen to first: then ask again."""
+    ready = tx.all(ALL_READY, (flow.id,)) if nodes is None else list(among(tx, READY, (flow.id,), sorted(nodes)))
     if not ready:
         return []
-    ends: list[Started | NodeEnd] = list(
-        _too_large(tx, flow, [row for row in ready if row[2] is not None and row[1] == NodeKind.TASK])
-    )
+    tasks = [row for row in ready if row[1] == NodeKind.TASK]
+    ends: list[Started | NodeEnd] = list(_too_large(tx, flow, tasks))
     if ends:
         return ends
-    tasks = [row for row in ready if row[1] == NodeKind.TASK]
-    if tasks:
-        tx.run(ENQUEUE, {"now": tx.now, "id": flow.id})
-        tx.run(ENQUEUED, {"now": tx.now, "id": flow.id})
-        tx.wakes.update({(row[3], row[4]) for row in tasks})
-        hand_over(tx, {row[5] for row in tasks})
+    for chunk in chunks([row[0] for row in tasks]):
+        tx.run(naming(ENQUEUE, len(chunk)), [tx.now, tx.now, tx.now, flow.id, *chunk])
+        tx.run(naming(ENQUEUED, len(chunk)), [tx.now, flow.id, *chunk])
+    tx.wakes.update({(row[3], row[4]) for row in tasks})
+    hand_over(tx, {row[5] for row in tasks})
     return [_begin(tx, flow, row[0], NodeKind(row[1])) for row in ready if row[1] != NodeKind.TASK]
 
 
 def _too_large(tx: Transaction, flow: FlowRow, ready: Sequence[Row]) -> Iterator[NodeEnd]:
-    """Arguments that no process should be given. What is wrong with references is found by whoever puts them in."""
-    references = {row[0]: splice.load(row[2]) for row in ready}
+    """Arguments that no process should be given. A single result is as large as its task was allowed to make it."""
+    references = {row[0]: splice.load(row[2]) for row in ready if row[2] is not None and row[2].count("[") > 2}
     wanted = {named for places in references.values() for _, named in places}
     lengths = {named: row[1] or 0 for named, row in referred_to(tx, LENGTHS, flow.scope_id, wanted)}
     for node, places in references.items():

@@ -11,7 +11,7 @@ from everbeat.store.transaction import RowRefused, Transaction
 from everbeat.store.verbs import flow_hold
 from everbeat.store.verbs.flow_advance import BY_ERROR, advance, decide
 from everbeat.store.verbs.flow_ends import Roots
-from everbeat.store.verbs.flow_rows import FlowRow, among, find, save
+from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, among, find, save
 
 NODES_OF = "SELECT workflow_id, node FROM everbeat_tasks WHERE seq IN ({marks}) AND workflow_id IS NOT NULL"
 
@@ -85,12 +85,19 @@ def reopen(tx: Transaction, workflow_id: str, nodes: Sequence[int]) -> None:
         flow_hold.release_inside(tx, flow)
     elif flow.status is WorkflowStatus.PAUSED:
         flow_hold.hold(tx, flow)
-    advance(tx, {flow.id: decide(tx, flow.id, pending)})
+    look_again(tx, flow.id, pending)
     if flow.parent_id is not None and flow.parent_node is not None:
         parent = tx.one("SELECT status FROM everbeat_workflow_tasks WHERE workflow_id = ? AND node = ?",
                         (flow.parent_id, flow.parent_node))  # fmt: skip
         if parent is not None and NodeStatus(parent[0]).is_terminal:
             reopen(tx, flow.parent_id, [flow.parent_node])
+
+
+def look_again(tx: Transaction, workflow_id: str, waiting: Sequence[int], ends: Sequence[NodeEnd] = ()) -> None:
+    """Decide anew about nodes that wait, and go on with all that may start."""
+    following = decide(tx, workflow_id, dict.fromkeys(waiting, (0, 0, 0)))
+    advance(tx, {workflow_id: [*ends, *following.ends]})
+    advance(tx, {workflow_id: []})
 
 
 def recount(tx: Transaction, flow: FlowRow) -> list[int]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from everbeat.decide.flow import Turn
@@ -68,8 +69,8 @@ class FlowRow:
     parent_id: str | None
     parent_node: int | None
     scope_id: str
-    outputs: list[int]
-    success: list[int] | None
+    outputs: str
+    success: str | None
     max_bytes: int
     nodes_left: int
     error_node: str | None
@@ -135,7 +136,13 @@ def referred_to(tx: Transaction, sql: str, scope_id: str, wanted: Iterable[Named
 def among(tx: Transaction, sql: str, before: Sequence[Any], wanted: Sequence[Any]) -> Iterator[Row]:
     """A statement with `{marks}`, asked for so many at a time that it can name them."""
     for chunk in chunks(wanted):
-        yield from tx.all(sql.format(marks=", ".join("?" * len(chunk))), [*before, *chunk])
+        yield from tx.all(naming(sql, len(chunk)), [*before, *chunk])
+
+
+@lru_cache(maxsize=4096)
+def naming(sql: str, count: int) -> str:
+    """The statement, for so many."""
+    return sql.format(marks=", ".join("?" * count))
 
 
 def chunks(wanted: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -145,8 +152,7 @@ def chunks(wanted: Sequence[T]) -> Iterator[Sequence[T]]:
 
 def _flow(row: Row) -> FlowRow:
     return FlowRow(
-        row[0], row[1], WorkflowStatus(row[2]), OnError(row[3]), row[4], row[5], row[6], row[7], nodes_in(row[8]),
-        None if row[9] is None else nodes_in(row[9]), *row[10:],
+        row[0], row[1], WorkflowStatus(row[2]), OnError(row[3]), *row[4:]
     )  # fmt: skip
 
 
