@@ -99,7 +99,7 @@ class Workflow:
         if problem is not None:
             raise ValueError(problem)
         self.name = name
-        self.on_error = OnError(on_error)
+        self.on_error = OnError(str(on_error).upper())
         self.success = success
         self.output = output
         self.nodes: list[Node] = []

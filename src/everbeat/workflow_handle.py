@@ -13,7 +13,14 @@ import msgspec
 
 from everbeat.config.checks import Seconds
 from everbeat.decide.splice import HOLE, elements
-from everbeat.errors import StoreUnavailable, WorkflowCancelled, WorkflowConflict, WorkflowFailed, WorkflowNotFound
+from everbeat.errors import (
+    ResultTimeout,
+    StoreUnavailable,
+    WorkflowCancelled,
+    WorkflowConflict,
+    WorkflowFailed,
+    WorkflowNotFound,
+)
 from everbeat.handle import SENDER, Patience
 from everbeat.model.flow import (
     NewWorkflow,
@@ -37,7 +44,9 @@ def started(app: "Everbeat", flows: list[NewWorkflow]) -> "WorkflowHandle":
     try:
         stored = app.store.start_workflow(flows)
     except StoreUnavailable as outage:
-        raise outage.while_sending([root]) from outage
+        fate = "may have been stored" if outage.maybe_stored else "was not stored"
+        said = f"{str(outage).removesuffix('.')}. Workflow {root} {fate}; starting it again with id={root!r} is safe."
+        raise type(outage)(said, task_ids=[root], maybe_stored=outage.maybe_stored) from outage
     if stored.conflict:
         raise WorkflowConflict(root)
     return WorkflowHandle(app, root, created=stored.created)
@@ -96,7 +105,7 @@ class WorkflowHandle:
             try:
                 ended = self._app.store.wait_workflow(self.id, patience.left())
                 if ended is None:
-                    raise patience.timeout()
+                    raise self._too_late(patience)
                 return self._outcome(ended)
             except StoreUnavailable as outage:
                 time.sleep(patience.pause(outage))
@@ -109,7 +118,7 @@ class WorkflowHandle:
                 store = await asyncio.to_thread(self._app.open)
                 ended = await store.await_workflow(self.id, patience.left())
                 if ended is None:
-                    raise patience.timeout()
+                    raise await asyncio.to_thread(self._too_late, patience)
                 return await asyncio.to_thread(self._outcome, ended)
             except StoreUnavailable as outage:
                 await asyncio.sleep(patience.pause(outage))
@@ -163,6 +172,15 @@ class WorkflowHandle:
         if not changed:
             self.info()  # an id that nobody knows is an error, not a workflow that the order does not fit
         return changed
+
+    def _too_late(self, patience: Patience) -> ResultTimeout:
+        info, late = self.info(), patience.timeout()
+        said = f"no result of workflow {self.id} after {late.waited_for:g}s: it is {info.status}"
+        if info.status is WorkflowStatus.PAUSED:
+            why = f" because node {info.error_node} failed with {info.error_code}" if info.error_node else ""
+            said += f"{why}, and goes on after resume() or retry_failed()"
+        late.args = (f"{said}. Only the waiting stopped, the workflow is not affected.",)
+        return late
 
     def _outcome(self, ended: WorkflowInfo) -> Any:
         if ended.status is WorkflowStatus.CANCELLED:

@@ -351,6 +351,18 @@ def test_the_failure_of_a_nested_workflow_is_that_of_its_node(store: Store) -> N
     assert states(store)["d"] is N.SKIPPED
 
 
+def test_a_nested_workflow_that_paused_itself_is_resumed_through_the_one_around_it(store: Store) -> None:
+    begin(store, *nested(on_error=OnError.PAUSE))
+    play(store, {"b": FAIL})
+    (waiting,) = [node.waiting_for for node in store.workflow_nodes("flow") if node.name == "inner"]
+    assert (state(store), state(store, "inner"), waiting) == (W.RUNNING, W.PAUSED, "workflow inner, which is paused")
+
+    assert change(store, WorkflowChange.RESUME)
+
+    assert (state(store), state(store, "inner")) == (W.FAILED, W.FAILED)
+    assert not change(store, WorkflowChange.RESUME)
+
+
 # -- by a person ------------------------------------------------------------------------------------------------------
 
 

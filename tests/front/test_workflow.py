@@ -182,7 +182,7 @@ def test_orders_act_and_say_whether_they_fit(app: Everbeat, t: Testing) -> None:
     run = flow.start(app)
 
     assert (run.pause(), run.pause(), t.run_pending()) == (True, False, 0)
-    with pytest.raises(ResultTimeout):
+    with pytest.raises(ResultTimeout, match="it is PAUSED, and goes on after resume"):
         run.result(timeout=0)
     assert (run.resume(), run.resume(), t.run_pending()) == (True, False, 2)
     assert (run.retry_failed(), run.cancel()) == (False, False)

@@ -23,7 +23,8 @@ OUTPUTS = "SELECT outputs FROM everbeat_workflows WHERE id = ?"
 # The primary key, and that of the task.
 NODES = """
 SELECT n.node, n.name, n.kind, n.status, n.task_id, n.task_name, n.child_id, t.status, t.attempt, t.started_at,
-       n.started_at, n.finished_at, n.error_code, n.error_message, t.waiting_for, n.policy, t.id IS NOT NULL
+       n.started_at, n.finished_at, n.error_code, n.error_message, t.waiting_for, n.policy, t.id IS NOT NULL,
+       (SELECT w.status FROM everbeat_workflows w WHERE w.id = n.child_id)
   FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
  WHERE n.workflow_id = ? ORDER BY n.node"""
 EDGES = """
@@ -89,8 +90,14 @@ def _node(row: Row, after: list[str]) -> NodeInfo:
         workflow_id=row[6], after=after, attempt=row[8] or 0, started_at=moment_or_none(started),
         finished_at=moment_or_none(row[11]), duration=timedelta(microseconds=row[11] - started) if is_over else None,
         error_code=row[12], error_message=shown_message(row[12], row[13], row[15]),
-        waiting_for=row[14] if status is NodeStatus.ENQUEUED else None,
+        waiting_for=_waiting_for(status, row[14], row[6], row[17]),
     )  # fmt: skip
+
+
+def _waiting_for(status: NodeStatus, task: str | None, child_id: str | None, child: str | None) -> str | None:
+    if child == WorkflowStatus.PAUSED and not status.is_terminal:
+        return f"workflow {child_id}, which is paused"
+    return task if status is NodeStatus.ENQUEUED else None
 
 
 def _result(row: Row) -> NodeResult:

@@ -40,7 +40,7 @@ def carry_out(tx: Transaction, change: WorkflowChange, workflow_id: str, *, acto
     """Whether it was done, and the workers that must hear of it."""
     flow_ends.lock(tx, [workflow_id])
     flow = find(tx, workflow_id)
-    if flow is None or flow.status not in workflow_sources(change):
+    if flow is None or not _fits(tx, change, flow):
         return False, set()
     owners: set[str] = set()
     match change:
@@ -57,6 +57,13 @@ def carry_out(tx: Transaction, change: WorkflowChange, workflow_id: str, *, acto
             raise ValueError(f"{change} is not for people")
     add_events(tx, [Event(name=ANNOUNCED[change], facts={"workflow": flow.id, "name": flow.name, "actor": actor})])
     return True, owners
+
+
+def _fits(tx: Transaction, change: WorkflowChange, flow: FlowRow) -> bool:
+    """A workflow that runs can be resumed, too, if something nested in it was paused by an error of its own."""
+    if flow.status in workflow_sources(change):
+        return True
+    return change is WorkflowChange.RESUME and any(one.status is WorkflowStatus.PAUSED for one in tree(tx, flow))
 
 
 def _pause(tx: Transaction, flow: FlowRow, actor: str) -> None:
