@@ -1,17 +1,19 @@
 """Workflows that something else tore: built by hand in the tables, found by recovery, finished by the usual path."""
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 from tests.contract.test_flows import mapped, nested
 from tests.flow_words import FAIL, begin, diamond, end, graph, play, state, states, take
-from tests.words import register
+from tests.words import completed, register
 
 from everbeat.config import RecoveryConfig
 from everbeat.model import event
 from everbeat.model.flow import NodeStatus, OnError, WorkflowChange, WorkflowStatus
 from everbeat.run import manual
-from everbeat.store.interface import Store
+from everbeat.store.interface import Ending, Flush, Store
+from everbeat.store.transaction import RowRefused
 
 N, W = NodeStatus, WorkflowStatus
 
@@ -230,7 +232,11 @@ def test_a_poison_row_does_not_keep_the_outcome_of_a_task_from_being_stored(stor
     by_hand(store, "UPDATE everbeat_workflow_tasks SET condition = 'no json' WHERE workflow_id = 'bad' AND name = 'b'")
     taken = [*take(store, places=1).values(), *take(store, places=1).values()]
 
-    end(store, *taken)
+    flush = Flush(worker_id="w1", endings=[Ending(claim=claim, verdict=completed()) for claim in taken])
+    with pytest.raises(RowRefused):
+        store.flush(flush)
+    assert store.finished("good:a") is None
+    store.flush(replace(flush, row_by_row=True))
 
     assert store.finished("bad:a") is not None
     assert (states(store, "bad")["a"], states(store, "good")["b"]) == (N.ENQUEUED, N.ENQUEUED)

@@ -53,7 +53,7 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
 def _settle(tx: Transaction, ending: Ending, refused: list[Refused]) -> Settlement:
     try:
         with tx.part():
-            return owning.settle(tx, [ending])[0]
+            return owning.settle(tx, [ending], row_by_row=True)[0]
     except RowRefused as error:
         refused.append(Refused(task_id=ending.claim.id, error=f"{ending.verdict.change}: {error}"))
         return Unsettled(task_id=ending.claim.id, error=str(error))

@@ -17,7 +17,7 @@ from everbeat.decide.flow import Flow, Turn, Waiting, counts_as_failed, nodes_as
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.flow import WORKFLOW_CANCELLED, WORKFLOW_FAILED, NodeStatus, OnError, WorkflowStatus
-from everbeat.store.transaction import Transaction
+from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import flow_hold, flow_ready
 from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, among, find, nodes_in, save, values
 from everbeat.store.verbs.records import add_events, text
@@ -33,13 +33,24 @@ SELECT node, status, name, tolerated FROM everbeat_workflow_tasks WHERE workflow
 CLOSE = """
 UPDATE everbeat_workflow_tasks SET status = ?, error_code = ?, error_message = ?, result = ?, finished_at = ?
  WHERE workflow_id = ? AND node = ?"""
-FOLLOWING = """
-SELECT next, count(*) FROM everbeat_workflow_edges WHERE workflow_id = ? AND node IN ({marks}) GROUP BY next"""
-WAITING = """
-SELECT node, deps, needed, deps_left, deps_ok, deps_failed, allow_failed, condition
-  FROM everbeat_workflow_tasks WHERE workflow_id = ? AND node IN ({marks}) AND status = 'PENDING'"""
+# Most tasks end in a result. Refuses a node that has ended before.
+COMPLETE = """
+UPDATE everbeat_workflow_tasks SET status = 'COMPLETED', finished_at = ?
+ WHERE workflow_id = ? AND node = ? AND status IN ('ENQUEUED', 'RUNNING')"""
+
+WAITING_COLUMNS = """n.node, n.deps, n.needed, n.deps_left, n.deps_ok, n.deps_failed, n.allow_failed, n.condition,
+       n.kind, coalesce(length(n.refs), 0), n.queue, n.task_name, n.exclusive_key"""
+FOLLOWING = f"""
+SELECT {WAITING_COLUMNS}, count(*)
+  FROM everbeat_workflow_edges e
+  JOIN everbeat_workflow_tasks n ON n.workflow_id = e.workflow_id AND n.node = e.next
+ WHERE e.workflow_id = ? AND e.node IN ({{marks}}) AND n.status = 'PENDING'
+ GROUP BY n.workflow_id, n.node"""
+WAITING = f"""
+SELECT {WAITING_COLUMNS}, 0
+  FROM everbeat_workflow_tasks n WHERE n.workflow_id = ? AND n.node IN ({{marks}}) AND n.status = 'PENDING'"""
 COUNT_DOWN = """
-UPDATE everbeat_workflow_tasks SET deps_left = ?, deps_ok = ?, deps_failed = ?, status = ?
+UPDATE everbeat_workflow_tasks SET deps_left = ?, deps_ok = ?, deps_failed = ?, status = ?, started_at = ?
  WHERE workflow_id = ? AND node = ?"""
 
 ANNOUNCED = {
@@ -57,17 +68,21 @@ class Upwards:
     end: NodeEnd
 
 
-def advance(tx: Transaction, ends: Ends) -> None:
-    """Until nothing follows any more."""
+def advance(tx: Transaction, ends: Ends, *, is_sure: bool = False) -> None:
+    """Until nothing follows any more. `is_sure`: these are results of tasks that ran until now; ValueError if their
+    nodes are not as they must be then."""
     waiting = {workflow_id: list(ended) for workflow_id, ended in ends.items()}
     while waiting:
         workflow_id, ended = waiting.popitem()
-        upwards = go_on(tx, workflow_id, ended)
+        upwards = go_on(tx, workflow_id, ended, is_sure=is_sure and workflow_id in ends)
         if upwards is not None:
             waiting.setdefault(upwards.workflow_id, []).append(upwards.end)
+            is_sure = False
 
 
-def go_on(tx: Transaction, workflow_id: str, ended: Sequence[NodeEnd] = ()) -> Upwards | None:
+def go_on(
+    tx: Transaction, workflow_id: str, ended: Sequence[NodeEnd] = (), *, is_sure: bool = False
+) -> Upwards | None:  # fmt: skip
     """One workflow, and what is nested in it as far as it is started here. Without ends, all of its nodes that may
     start are looked for."""
     flow = find(tx, workflow_id)
@@ -76,8 +91,9 @@ def go_on(tx: Transaction, workflow_id: str, ended: Sequence[NodeEnd] = ()) -> U
     wave, ready = list(ended), None if not ended else list[int]()
     while True:
         while wave:
-            following = _count_down(tx, flow, _close(tx, flow, wave))
-            wave = following.ends
+            closed = _complete(tx, flow, wave) if is_sure else _close(tx, flow, wave)
+            following = _count_down(tx, flow, closed)
+            wave, is_sure = following.ends, False
             if ready is not None:
                 ready += following.ready
         _settle(tx, flow)
@@ -87,6 +103,7 @@ def go_on(tx: Transaction, workflow_id: str, ended: Sequence[NodeEnd] = ()) -> U
         wave = [end for child in started if (end := _started(tx, flow, child)) is not None]
         if not wave:
             break
+        ready = None
     return _upwards(tx, flow)
 
 
@@ -95,30 +112,52 @@ class Following:
     """What was decided about nodes that wait."""
 
     ready: list[int] = field(default_factory=list)
+    """May start, and have not been enqueued."""
     ends: list[NodeEnd] = field(default_factory=list)
     """Of those that will never start."""
 
 
-def decide(tx: Transaction, workflow_id: str, counts: Mapping[int, Sequence[int]]) -> Following:
-    """Count these nodes down, by inputs that ended, completed and failed, and let those start that may."""
-    waiting = list(among(tx, WAITING, (workflow_id,), list(counts)))
+def look_at(tx: Transaction, workflow_id: str, waiting: Sequence[int]) -> Following:
+    """Decide anew about nodes that wait, as they are counted."""
+    rows = list(among(tx, WAITING, (workflow_id,), waiting))
+    return _decide(tx, workflow_id, rows, dict.fromkeys(waiting, (0, 0, 0)), may_start=False)
+
+
+def _decide(
+    tx: Transaction, workflow_id: str, waiting: Sequence[Row], counts: Mapping[int, Sequence[int]], *, may_start: bool
+) -> Following:
+    """Count these nodes down, by inputs that ended, completed and failed, and let those start that may. Plain ones are
+    enqueued at once: should their workflow be paused in the same transaction, they are held with the others."""
     asked = {node for row in waiting for node in nodes_asked(row[7])}
     results = _results(tx, workflow_id, asked) if asked else {}
     following = Following()
+    plain: list[flow_ready.Plain] = []
     rows: list[tuple[object, ...]] = []
-    for node, deps, needed, left, ok, failed, allow_failed, condition in waiting:
+    for node, deps, needed, left, ok, failed, allow_failed, condition, kind, places, *sent, _ in waiting:
         ended, completed, lost = counts[node]
         left, ok, failed = left - ended, ok + completed, failed + lost
         known = Waiting(deps=deps, needed=needed, left=left, ok=ok, failed=failed, allow_failed=bool(allow_failed))
         turn = turn_of(known, condition, results)
-        if turn.status is NodeStatus.READY:
+        status, started_at = NodeStatus.PENDING, None
+        if turn.status is NodeStatus.READY and may_start and flow_ready.is_plain(kind, places):
+            status, started_at = NodeStatus.ENQUEUED, tx.now
+            plain.append((node, *sent))
+        elif turn.status is NodeStatus.READY:
+            status = NodeStatus.READY
             following.ready.append(node)
         elif turn.status is not NodeStatus.PENDING:
             following.ends.append(NodeEnd(node, turn))
-        status = NodeStatus.READY if turn.status is NodeStatus.READY else NodeStatus.PENDING
-        rows.append((left, ok, failed, status.value, workflow_id, node))
+        rows.append((left, ok, failed, status.value, started_at, workflow_id, node))
     tx.many(COUNT_DOWN, rows)
+    flow_ready.add_tasks(tx, workflow_id, plain)
     return following
+
+
+def _complete(tx: Transaction, flow: FlowRow, wave: list[NodeEnd]) -> list[NodeEnd]:
+    if tx.many(COMPLETE, [(tx.now, flow.id, end.node) for end in wave]) != len(wave):
+        raise ValueError(f"nodes of workflow {flow.id} had ended before their tasks did")
+    flow.nodes_left -= len(wave)
+    return wave
 
 
 def _close(tx: Transaction, flow: FlowRow, wave: Iterable[NodeEnd]) -> list[NodeEnd]:
@@ -152,14 +191,19 @@ def _count_down(tx: Transaction, flow: FlowRow, closed: Sequence[NodeEnd]) -> Fo
     for end in closed:
         is_ok = end.turn.status is NodeStatus.COMPLETED
         alike[int(is_ok), int(counts_as_failed(end.turn.status, end.turn.code))].append(end.node)
+    waiting: dict[int, Row] = {}
     counts: dict[int, list[int]] = {}
     for (ok, failed), nodes in alike.items():
-        for following, count in among(tx, FOLLOWING, (flow.id,), nodes):
-            sums = counts.setdefault(following, [0, 0, 0])
-            sums[0] += count
-            sums[1] += count * ok
-            sums[2] += count * failed
-    return decide(tx, flow.id, counts) if counts else Following()
+        for row in among(tx, FOLLOWING, (flow.id,), nodes):
+            waiting[row[0]] = row
+            sums = counts.setdefault(row[0], [0, 0, 0])
+            sums[0] += row[-1]
+            sums[1] += row[-1] * ok
+            sums[2] += row[-1] * failed
+    if not waiting:
+        return Following()
+    may_start = flow.status is WorkflowStatus.RUNNING and not (flow.fails_now and flow.on_error is OnError.PAUSE)
+    return _decide(tx, flow.id, list(waiting.values()), counts, may_start=may_start)
 
 
 def _results(tx: Transaction, workflow_id: str, nodes: Iterable[int]) -> dict[int, bytes | None]:

@@ -13,10 +13,11 @@ told; `flow_mend` tries again. What the code of a sensitive task said is not cop
 
 from collections.abc import Iterable, Sequence
 
-from everbeat.decide.flow import end_of_task
+from everbeat.decide.flow import DONE, end_of_task
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.state import TaskStatus
+from everbeat.model.task import Claim
 from everbeat.store.transaction import RowRefused, Transaction
 from everbeat.store.verbs.flow_advance import Ends, advance
 from everbeat.store.verbs.flow_rows import NodeEnd, among
@@ -48,6 +49,19 @@ def lock(tx: Transaction, workflow_ids: Iterable[str | None]) -> Roots:
 
 def lock_of(tx: Transaction, seqs: Sequence[int]) -> Roots:
     return lock(tx, [workflow_id for (workflow_id,) in among(tx, WORKFLOWS_OF, (), seqs)])
+
+
+def follow_results(tx: Transaction, roots: Roots, claims: Iterable[Claim]) -> None:
+    """The common case: these tasks ran until now and have a result. RowRefused if a workflow makes no sense: then this
+    transaction is to be undone, and done row by row."""
+    ends: Ends = {}
+    for claim in claims:
+        if claim.workflow_id in roots and claim.node is not None:
+            ends.setdefault(claim.workflow_id, []).append(NodeEnd(claim.node, DONE))
+    try:
+        advance(tx, ends, is_sure=True)
+    except ValueError as error:
+        raise RowRefused(str(error)) from error
 
 
 def follow(tx: Transaction, roots: Roots, seqs: Sequence[int]) -> None:

@@ -18,6 +18,9 @@ from everbeat.store.verbs.turns import LINE, hand_over
 
 ARGUMENTS_INVALID = "ARGUMENTS_INVALID"
 
+Plain = tuple[int, str, str, str | None]
+"""A node that becomes a task: its number, queue, name of the task, exclusive key."""
+
 # The primary key, as all that follow.
 READY_COLUMNS = "node, kind, refs, queue, task_name, exclusive_key"
 READY = f"""
@@ -70,15 +73,26 @@ def enqueue(tx: Transaction, flow: FlowRow, nodes: Sequence[int] | None) -> list
     if ends:
         return ends
     for chunk in chunks([row[0] for row in tasks]):
-        tx.run(naming(ENQUEUE, len(chunk)), [tx.now, tx.now, tx.now, flow.id, *chunk])
         tx.run(naming(ENQUEUED, len(chunk)), [tx.now, flow.id, *chunk])
-    tx.wakes.update({(row[3], row[4]) for row in tasks})
-    hand_over(tx, {row[5] for row in tasks})
+    add_tasks(tx, flow.id, [(row[0], *row[3:]) for row in tasks])
     return [_begin(tx, flow, row[0], NodeKind(row[1])) for row in ready if row[1] != NodeKind.TASK]
 
 
+def is_plain(kind: str, length: int) -> bool:
+    """Nothing has to be looked at before it is enqueued: it is a task, and its references are so short that there is at
+    most one. A single result is as large as its task was allowed to make it."""
+    return kind == NodeKind.TASK and length < len("[[0,0],[0,0]]")
+
+
+def add_tasks(tx: Transaction, workflow_id: str, nodes: Sequence[Plain]) -> None:
+    for chunk in chunks(sorted(node for node, *_ in nodes)):
+        tx.run(naming(ENQUEUE, len(chunk)), [tx.now, tx.now, tx.now, workflow_id, *chunk])
+    tx.wakes.update({(queue, name) for _, queue, name, _ in nodes})
+    hand_over(tx, {key for _, _, _, key in nodes})
+
+
 def _too_large(tx: Transaction, flow: FlowRow, ready: Sequence[Row]) -> Iterator[NodeEnd]:
-    """Arguments that no process should be given. A single result is as large as its task was allowed to make it."""
+    """Arguments that no process should be given."""
     references = {row[0]: splice.load(row[2]) for row in ready if row[2] is not None and row[2].count("[") > 2}
     wanted = {named for places in references.values() for _, named in places}
     lengths = {named: row[1] or 0 for named, row in referred_to(tx, LENGTHS, flow.scope_id, wanted)}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from everbeat.model.flow import JOIN_NOT_MET, NodeStatus, WorkflowStatus
 from everbeat.store.transaction import RowRefused, Transaction
 from everbeat.store.verbs import flow_hold
-from everbeat.store.verbs.flow_advance import BY_ERROR, advance, decide
+from everbeat.store.verbs.flow_advance import BY_ERROR, advance, look_at
 from everbeat.store.verbs.flow_ends import Roots
 from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, among, find, save
 
@@ -95,7 +95,7 @@ def reopen(tx: Transaction, workflow_id: str, nodes: Sequence[int]) -> None:
 
 def look_again(tx: Transaction, workflow_id: str, waiting: Sequence[int], ends: Sequence[NodeEnd] = ()) -> None:
     """Decide anew about nodes that wait, and go on with all that may start."""
-    following = decide(tx, workflow_id, dict.fromkeys(waiting, (0, 0, 0)))
+    following = look_at(tx, workflow_id, waiting)
     advance(tx, {workflow_id: [*ends, *following.ends]})
     advance(tx, {workflow_id: []})
 

@@ -204,19 +204,23 @@ def keep(tx: Transaction, worker_id: str, reports: Sequence[Report]) -> None:
 # -- letting go -----------------------------------------------------------------------------------------------------
 
 
-def settle(tx: Transaction, endings: Sequence[Ending]) -> list[Settlement]:
+def settle(tx: Transaction, endings: Sequence[Ending], *, row_by_row: bool = False) -> list[Settlement]:
+    """`row_by_row`: a workflow that makes no sense does not keep the outcome from being stored."""
     roots = lock_workflows(tx, endings)
     results = [ending for ending in endings if ending.verdict.change is Change.COMPLETE]
     rows = [(e.verdict.result, tx.now, e.claim.seq, e.claim.fence, e.claim.worker_id) for e in results]
     all_stored = tx.many(COMPLETE, rows) == len(results)
-    if all_stored and len(results) == len(endings):
+    all_done = all_stored and len(results) == len(endings)
+    if all_done:
         settlements: list[Settlement] = [Settled(task_id=ending.claim.id) for ending in endings]
     else:
         records = Records(tx)
         settlements = [_settle_one(tx, ending, records, is_stored=all_stored) for ending in endings]
         records.write()
     hand_over(tx, {ending.claim.exclusive_key for ending in endings})
-    if roots:
+    if roots and all_done and not row_by_row and None not in [ending.verdict.result for ending in endings]:
+        flow_ends.follow_results(tx, roots, [ending.claim for ending in endings])
+    elif roots:
         flow_ends.follow(tx, roots, [e.claim.seq for e in endings if e.claim.workflow_id is not None])
     return settlements
 
