@@ -26,6 +26,15 @@ POINTS = (
     "beat.after_commit",
     "retire.before_commit",
     "retire.after_commit",
+    "checkpoint.before",
+    "checkpoint.moved",
+    "checkpoint.after",
+    "migrate.before_commit",
+    "migrate.after_commit",
+    "backup.copied",
+    "backup.named",
+    "restore.kept",
+    "restore.after_commit",
 )
 
 armed: dict[str, int] = {}

@@ -15,6 +15,13 @@ from everbeat.testing import POINTS
 SENDING = [point for point in POINTS if point.startswith("enqueue.")]
 RECOVERING = ("declare_dead.", "recover.")
 """Passed by whoever finds what a dead worker left."""
+BY_COMMAND = {
+    "migrate.": ["db", "migrate"],
+    "backup.": ["db", "backup", "copy.db"],
+    "restore.": ["db", "restore", "earlier.db", "--yes"],
+    "checkpoint.": ["db", "checkpoint"],
+}
+"""Passed by commands of a person. A checkpoint is made by a worker that starts, too."""
 RETIRING = ("retire.",)
 """Passed at the end of a burst."""
 REPEATED = ("flush.before_commit", "flush.after_commit", "claim.after_commit", "start.sent", "finish.received",
@@ -23,7 +30,7 @@ REPEATED = ("flush.before_commit", "flush.after_commit", "claim.after_commit", "
 
 def crashes() -> Iterator[str]:
     for point in POINTS:
-        if point not in SENDING:
+        if point not in SENDING and not point.startswith(("migrate.", "backup.", "restore.")):
             yield point
     for point in REPEATED:
         yield f"{point}:3"
@@ -64,6 +71,27 @@ def test_a_sender_killed_while_sending_has_sent_all_of_a_task_or_nothing(yard: Y
     assert len(stored) == (2 if crash_at == "enqueue.before_commit" else 3)
     yard.audit(stored)
     assert {yard.status(task_id) for task_id in stored} == {TaskStatus.COMPLETED}
+
+
+@pytest.mark.parametrize("crash_at", [point for point in POINTS if point.startswith(tuple(BY_COMMAND))])
+def test_a_command_killed_at_any_point_can_be_repeated_and_has_harmed_nothing(yard: Yard, crash_at: str) -> None:
+    words = next(words for start, words in BY_COMMAND.items() if crash_at.startswith(start))
+    url = f"sqlite:///{yard.path}/{'new' if words[1] == 'migrate' else 'yard'}.db"
+    ids = flow(yard)
+    assert yard.command("db", "backup", "earlier.db", "--db", url).ended() == 0 or words[1] == "migrate"
+
+    doomed = yard.command(*words, "--db", url, crash_at=crash_at)
+    assert doomed.ended() == -9, doomed.said()
+    copies = list(yard.path.glob("copy.db"))
+    again = yard.command(*words, "--db", url)
+
+    assert again.ended() == (1 if copies else 0), again.said()  # a backup has its name only when it is finished
+    assert bool(copies) is (crash_at == "backup.named")
+    for path in (*copies, *yard.path.glob("new.db")):
+        assert yard.command("db", "check", "--db", f"sqlite:///{path}").ended() == 0
+    yard.worker("--burst").ended()
+    yard.until_ended(ids)
+    yard.audit(ids)
 
 
 def test_the_points_that_can_be_armed_are_those_in_the_code() -> None:

@@ -230,6 +230,12 @@ class Yard:
         """Run apps/producer.py."""
         return self._run(Running, [str(APPS / "producer.py"), *words], directory=APPS, environment={})
 
+    def command(self, *words: str, crash_at: str | None = None) -> Running:
+        """Run a command of `everbeat` in the directory of the yard."""
+        testing = ["-m", "everbeat.testing", "--crash-at", crash_at, "--"] if crash_at else ["-m", "everbeat"]
+        command: Running = self._run(Running, [*testing, *words], directory=self.path, environment={})
+        return command
+
     def stranger(self) -> Running:
         """A process that holds the write lock, until it is killed."""
         stranger: Running = self._run(Running, [str(APPS / "stranger.py")], directory=APPS, environment={})

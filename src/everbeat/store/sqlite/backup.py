@@ -23,6 +23,7 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from everbeat.crashpoint import crash_point
 from everbeat.errors import StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
@@ -60,9 +61,11 @@ def back_up(database: SQLiteDatabase, path: Path, *, progress: Progress) -> Back
         raise CopyRefused(f"{path} exists already. Nothing was overwritten: give another name, or remove it.")
     with _part_of(path) as part:
         _copy(database, part, progress)
+        crash_point("backup.copied")
         problems = _problems(part)
         final = path.with_name(path.name + ".damaged") if problems else path
         _finish(part, final, like=database.path.stat())
+        crash_point("backup.named")
     if problems:
         raise CopyRefused(
             f"the store is damaged, and so is its copy: {problems[0]} ({len(problems)} in all). The copy was kept as "
@@ -265,6 +268,7 @@ def _write_over(database: SQLiteDatabase, part: Path, progress: Progress) -> Pat
     for _ in range(TRIES):
         before = database.data_version()
         kept = _keep(database, progress)
+        crash_point("restore.kept")
         try:
             with closing(connect(part, timeout=PATIENCE)) as source, database.alone() as target:
                 half = source.execute("PRAGMA page_count").fetchone()[0] // 2
@@ -272,6 +276,7 @@ def _write_over(database: SQLiteDatabase, part: Path, progress: Progress) -> Pat
         except _Changed:
             kept.unlink()
         else:
+            crash_point("restore.after_commit")
             database.checkpoint("TRUNCATE")
             return kept
     raise CopyRefused(

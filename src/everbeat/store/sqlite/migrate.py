@@ -4,6 +4,7 @@ import sqlite3
 import uuid
 from pathlib import Path
 
+from everbeat.crashpoint import crash_point
 from everbeat.errors import StoreUnavailable
 from everbeat.store import schema
 from everbeat.store.sqlite.connection import SQLiteDatabase
@@ -42,7 +43,9 @@ def upgrade(database: SQLiteDatabase) -> int:
         if found > schema.newest():
             schema.check(str(database.path), found)
         apply_missing(connection, found)
+        crash_point("migrate.before_commit")
         connection.execute("COMMIT")
+        crash_point("migrate.after_commit")
     return found
 
 
@@ -75,7 +78,9 @@ def create(database: SQLiteDatabase) -> int:
         for version, script in schema.steps():
             _apply(connection, version, script)
         connection.execute(schema.SET_META, ("store_id", str(uuid.uuid4())))
+        crash_point("migrate.before_commit")
         connection.execute("COMMIT")
+        crash_point("migrate.after_commit")
     return schema.newest()
 
 

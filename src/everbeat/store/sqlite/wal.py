@@ -7,6 +7,7 @@ the middle of a look keeps frames in the log: it is waited for as shortly as any
 import os
 from pathlib import Path
 
+from everbeat.crashpoint import crash_point
 from everbeat.errors import StoreUnavailable
 from everbeat.model.integrity import Checkpoint
 from everbeat.store.sqlite.connection import SQLiteDatabase
@@ -35,9 +36,12 @@ def restore_mode(database: SQLiteDatabase) -> str | None:
 def checkpoint(database: SQLiteDatabase) -> Checkpoint:
     with database.alone() as connection:
         connection.execute(f"PRAGMA busy_timeout={WAIT_MS}")
+        crash_point("checkpoint.before")
         _, frames, moved = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+        crash_point("checkpoint.moved")
         if moved == frames:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        crash_point("checkpoint.after")
     return Checkpoint(frames=max(0, moved), left=max(0, frames - moved))
 
 
