@@ -1,6 +1,8 @@
 """What a drill will do comes from its seed alone."""
 
-from everbeat.drill.plan import FROZEN_SECONDS, Deed, Kind, plan_for
+from itertools import pairwise
+
+from everbeat.drill.plan import CALM_SECONDS, FROZEN_SECONDS, Deed, Kind, plan_for
 
 
 def test_one_seed_is_one_plan() -> None:
@@ -31,7 +33,16 @@ def test_every_deed_is_done_but_the_database_is_left_alone_without_permission() 
 
 
 def test_more_workers_are_met_more_often() -> None:
-    few = plan_for(seed=7, seconds=60, workers=1, tasks=1)
-    many = plan_for(seed=7, seconds=60, workers=30, tasks=1)
+    few = plan_for(seed=7, seconds=600, workers=1, tasks=1)
+    many = plan_for(seed=7, seconds=600, workers=30, tasks=1)
 
-    assert len(many.acts) > 10 * len(few.acts) > 10
+    assert len(many.acts) > 2 * len(few.acts) > 6
+
+
+def test_after_a_long_freeze_it_is_calm_until_the_worker_has_come_back() -> None:
+    acts = plan_for(seed=7, seconds=120, workers=3, tasks=1).acts
+
+    pauses = [after.at - act.at - act.seconds for act, after in pairwise(acts) if act.deed is Deed.FREEZE_LONG]
+
+    assert min(pauses) >= CALM_SECONDS
+    assert Deed.FREEZE_LONG not in {act.deed for act in plan_for(seed=7, seconds=10, workers=9, tasks=1).acts}

@@ -15,6 +15,11 @@ MEAN_GAP_SECONDS = 0.7
 """Between two deeds, per worker a bit more often than that a task takes."""
 QUIET_SECONDS = 0.5
 """At the start: something should be running first."""
+CALM_SECONDS = 2.0
+"""After a worker was frozen for long nothing else is done until it has been replaced and has come back: only then are
+its late writes seen to be refused."""
+LONG_ENOUGH_SECONDS = 30.0
+"""A drill shorter than this has no time for that."""
 SENDING_SHARE = 0.8
 """The tasks are sent during this part of the time, so that the last of them are met by violence, too."""
 
@@ -53,10 +58,10 @@ ODDS = {
     Deed.KILL_EVERY_WORKER: 3,
     Deed.FREEZE_PROCESS: 15,
     Deed.FREEZE_WORKER: 12,
-    Deed.FREEZE_LONG: 5,
+    Deed.FREEZE_LONG: 1,
     Deed.KILL_DATABASE: 5,
 }
-FROZEN_SECONDS = {Deed.FREEZE_PROCESS: (0.2, 2.0), Deed.FREEZE_WORKER: (0.2, 1.5), Deed.FREEZE_LONG: (5.0, 8.0)}
+FROZEN_SECONDS = {Deed.FREEZE_PROCESS: (0.2, 2.0), Deed.FREEZE_WORKER: (0.2, 1.5), Deed.FREEZE_LONG: (8.0, 12.0)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +103,11 @@ def plan_for(*, seed: int, seconds: float, workers: int, tasks: int, may_kill_da
     sendings = tuple(
         _sending(chance, f"{mark}-{number}", at=seconds * SENDING_SHARE * number / tasks) for number in range(tasks)
     )
-    deeds = [deed for deed in Deed if may_kill_database or deed is not Deed.KILL_DATABASE]
+    deeds = list(Deed)
+    if not may_kill_database:
+        deeds.remove(Deed.KILL_DATABASE)
+    if seconds < LONG_ENOUGH_SECONDS:
+        deeds.remove(Deed.FREEZE_LONG)
     acts = tuple(_acts(chance, deeds, seconds, workers))
     return Plan(seed=seed, seconds=seconds, workers=workers, sendings=sendings, acts=acts)
 
@@ -117,5 +126,7 @@ def _acts(chance: Random, deeds: list[Deed], seconds: float, workers: int) -> It
     while at < seconds:
         deed = first.pop() if first else chance.choices(deeds, [ODDS[deed] for deed in deeds])[0]
         low, high = FROZEN_SECONDS.get(deed, (0.0, 0.0))
-        yield Act(at=at, deed=deed, pick=chance.random(), seconds=chance.uniform(low, high))
+        frozen = chance.uniform(low, high)
+        yield Act(at=at, deed=deed, pick=chance.random(), seconds=frozen)
         at += chance.expovariate(workers / 3 / MEAN_GAP_SECONDS)
+        at += frozen + CALM_SECONDS if deed is Deed.FREEZE_LONG else 0.0

@@ -33,7 +33,7 @@ class Violence:
             case Deed.KILL_PROCESS | Deed.FREEZE_PROCESS:
                 self._meet_process(act)
             case Deed.KILL_WORKER | Deed.FREEZE_WORKER | Deed.FREEZE_LONG:
-                worker = pick(self._workers.living, act.pick)
+                worker = pick(self._who_can_be_met(act.deed), act.pick)
                 if worker is not None:
                     self._meet_worker(act, worker)
             case Deed.KILL_EVERY_WORKER:
@@ -58,6 +58,11 @@ class Violence:
             if code != 0:
                 self._workers.complaints.append(f"the command that kills the database ended with exit code {code}")
         self._commands = []
+
+    def _who_can_be_met(self, deed: Deed) -> list[Worker]:
+        """Kills come at any moment; to freeze one that does no work yet would show nothing."""
+        living = self._workers.living
+        return living if deed is Deed.KILL_WORKER else [worker for worker in living if worker.is_ready]
 
     def _meet_process(self, act: Act) -> None:
         """A process that runs a task, if one does."""

@@ -36,6 +36,7 @@ class Worker:
     log: Path
     was_killed: bool = False
     was_frozen: bool = False
+    was_told_to_stop: bool = False
 
     @property
     def pid(self) -> int:
@@ -84,6 +85,7 @@ class Workers:
         """SIGTERM, and after a while SIGKILL, for all of them; then whatever is left below them."""
         for worker in self.living:
             send_signal(worker.pidfd, signal.SIGCONT)
+            worker.was_told_to_stop = True
             send_signal(worker.pidfd, signal.SIGTERM)
         give_up = time.monotonic() + STOP_SECONDS
         for worker in self.living:
@@ -147,6 +149,8 @@ def _complaint(worker: Worker) -> str | None:
     code = worker.process.returncode
     if code == 0 or worker.was_killed:
         return None
+    if code == -signal.SIGTERM and worker.was_told_to_stop:
+        return None  # it had only just been started, and knew of no signal yet
     if code == -signal.SIGKILL and worker.was_frozen:
         return None  # it was stopped while it held the write lock of SQLite, and the others ended it (PROTOCOL 16)
     said = worker.log.read_text(errors="replace").splitlines()[-5:]
