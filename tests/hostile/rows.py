@@ -51,7 +51,7 @@ MOST_ROWS = 12
 
 
 def schema() -> str:
-    folder = resources.files("everbeat.store.sqlite") / "schema"
+    folder = resources.files("everbeat.store.schema")
     return "\n".join(file.read_text() for file in folder.iterdir() if file.name.endswith(".sql"))
 
 
