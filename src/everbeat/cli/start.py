@@ -146,7 +146,7 @@ def _announce(life: "Life", report: RecoveryReport | None) -> None:
             target=worker.options.target,
             task_count=len(worker.names),
             store=life.store.location,
-            engine=life.store.engine,
+            engine=_engine(life),
             processes=worker.options.processes,
             async_slots=worker.async_slots,
             queues=worker.options.queues,
@@ -155,6 +155,11 @@ def _announce(life: "Life", report: RecoveryReport | None) -> None:
     )
     _tell_settings(worker.config)
     out.say("ready")
+
+
+def _engine(life: "Life") -> str:
+    why = life.outfit.session.why_unusable
+    return life.store.engine if why is None else f"{life.store.engine}; heartbeats only, no session lease: {why}"
 
 
 def _tell_settings(config: AppConfig) -> None:

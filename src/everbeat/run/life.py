@@ -70,6 +70,7 @@ class Life:
 
     def register(self) -> None:
         """From here on others count on us."""
+        self.outfit.session.hold()
         self.outfit.files.stay = True
         self.outfit.stack.callback(self._withdraw)
         try:
@@ -92,6 +93,7 @@ class Life:
     def begin(self) -> None:
         """Start the loops. Nothing is claimed before what others left is recovered (P10)."""
         self.outfit.stack.callback(self._services.stop)
+        self._services.start(self.outfit.session)
         self._services.start(self.outfit.heartbeat)
         self._services.start(self.outfit.make_reaper())
         self._services.start(self.outfit.keeper)

@@ -20,6 +20,7 @@ from everbeat.run.profile import Profile
 from everbeat.run.reaper import Reaper
 from everbeat.run.recovery import Recovery
 from everbeat.run.resources import Resources
+from everbeat.run.session import SessionKeeper
 from everbeat.run.spool import Spool
 from everbeat.store.interface import Store
 from everbeat.store.open import open_store
@@ -53,6 +54,7 @@ class Outfit:
         self.keeper = self._make_keeper()
         self.dispatcher = self._make_dispatcher()
         self.heartbeat = self._make_heartbeat()
+        self.session = self._make_session_keeper()
         self.ground = self._make_ground()
 
     def open_store(self, *, create: bool = False, patience: float = PATIENCE) -> Store:
@@ -103,6 +105,18 @@ class Outfit:
             resources=Resources(self.clock),
         )
 
+    def _make_session_keeper(self) -> SessionKeeper:
+        keeper = SessionKeeper(
+            worker_id=self.profile.worker_id,
+            store=self.open_store(),
+            dispatcher=self.dispatcher,
+            heartbeat=self.heartbeat,
+            reporter=self.reporter,
+            grace_ms=self.profile.config.recovery.session_grace_ms,
+        )
+        self.stack.callback(keeper.close)
+        return keeper
+
     def _make_ground(self) -> Ground:
         return Ground(
             worker_id=self.profile.worker_id,
@@ -122,6 +136,7 @@ class Outfit:
             clock=self.clock,
             reporter=self.reporter,
             unknown_after_ms=config.unknown_task_timeout_ms,
+            suspects=self.session.suspects,
         )
 
     def make_lease_keeper(self) -> LeaseKeeper:

@@ -5,12 +5,17 @@ is acted on by whoever sees it first. What only a threshold can tell is judged b
 store (PROTOCOL 3), and only while the judge itself and the store are fit to judge (PROTOCOL 14): one that was held up
 between its last looks neither judges nor keeps others from it, and one that has just begun does not wait for its first
 interval to end, or workers that live shortly would never judge.
+
+Between the two is the loss of a session (decide/suspect.py): whoever sees it takes what may run again.
 """
+
+from collections.abc import Callable
 
 from everbeat.clock import Clock
 from everbeat.config import RecoveryConfig
 from everbeat.decide.liveness import is_overdue, threshold_us
 from everbeat.errors import StoreUnavailable
+from everbeat.model.session import Suspect
 from everbeat.model.worker import WorkerInfo
 from everbeat.report.log import Reporter
 from everbeat.run.expiry import end_expired
@@ -22,6 +27,8 @@ from everbeat.store.interface import Store
 
 LOOK_SECONDS = 0.25
 LEASE_LOOK_US = 1_000_000
+SUSPECT_AGAIN_US = 5_000_000
+"""Whoever was taking a suspect's tasks may have died over it."""
 LATE_US = 2_000_000
 """Looks further apart than this are not on time. Nobody is judged by a silence of less than 3.5 s."""
 ROLE = "reaper"
@@ -32,7 +39,8 @@ class Reaper:
     name = "reaper"
 
     def __init__(self, *, worker_id: str, store: Store, recovery: Recovery, config: RecoveryConfig, clock: Clock,
-                 reporter: Reporter, unknown_after_ms: int | None = None) -> None:  # fmt: skip
+                 reporter: Reporter, unknown_after_ms: int | None = None,
+                 suspects: Callable[[], list[Suspect]] = list) -> None:  # fmt: skip
         self._worker_id = worker_id
         self._store = store
         self._recovery = recovery
@@ -46,6 +54,9 @@ class Reaper:
         self._on_time = 0
         self._unknown_after_ms = unknown_after_ms
         self._saw_leases_at = 0
+        self._suspects = suspects
+        self._suspected: dict[str, int] = {}
+        """When those who are suspected were last seen to."""
         self._mended = ""
         """The last exclusive key that was looked at."""
         self._mended_workflow = ""
@@ -68,6 +79,7 @@ class Reaper:
         if changed:
             self._peers = self._store.workers(alive_only=True)
         findings = Findings(dead=self._recovery.bury_proven(self._peers, but=self._worker_id))
+        self._see_to_suspects(findings)
         is_judge = self._is_time_to_judge()
         if is_judge:
             findings.dead += self._judge()
@@ -89,6 +101,19 @@ class Reaper:
             refuse_unknown(self._store, after_ms=self._unknown_after_ms, check_interval_ms=interval)
             self._recovery.tidy(self._reporter)
         self._version = version
+
+    def _see_to_suspects(self, findings: Findings) -> None:
+        """Those whom the kernel proved gone are dead by now; those whom it shows alive are no suspects."""
+        suspects, now = self._suspects(), self._clock.mono_us()
+        self._suspected = {one.worker_id: at for one in suspects if (at := self._suspected.get(one.worker_id))}
+        due = [
+            one for one in suspects if now - self._suspected.get(one.worker_id, -SUSPECT_AGAIN_US) >= SUSPECT_AGAIN_US
+        ]
+        workers = {worker.id: worker for worker in self._store.workers(alive_only=True)} if due else {}
+        for suspect in due:
+            self._suspected[suspect.worker_id] = now
+            if suspect.worker_id in workers:
+                self._recovery.take_from(workers[suspect.worker_id], suspect, findings)
 
     def _is_time_to_judge(self) -> bool:
         now, interval = self._clock.mono_us(), self._config.check_interval_ms * 1000

@@ -28,12 +28,14 @@ from everbeat.model.recovery import (
     Unsettled,
     Verdict,
 )
-from everbeat.model.state import TaskStatus
+from everbeat.model.session import Suspect
+from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim
 from everbeat.model.worker import Host, WorkerInfo
 from everbeat.report.log import Reporter
 from everbeat.run import leftovers
 from everbeat.run.cases import Cases, Jitter, decide
+from everbeat.run.doubtful import doubtful
 from everbeat.run.findings import Findings
 from everbeat.run.lapsed import lapsed
 from everbeat.run.lockfile import Liveness
@@ -193,6 +195,24 @@ class Recovery:
         orphans = lapsed(self._store, workers, healthy_for_us=self._store.healthy_for_us())
         self._recover([orphan for orphan in orphans if self._may_touch(orphan.claim)], findings, try_again=True)
 
+    def take_from(self, worker: WorkerInfo, suspect: Suspect, findings: Findings) -> None:
+        """Recover what may run again of a worker that has lost its session (PROTOCOL 12). Nothing is failed on
+        suspicion (PROTOCOL 13), and what has an exclusive key waits for its lease."""
+        liveness, _ = self.witness.look_at(worker)
+        if liveness is Liveness.HELD:
+            return
+        for owned in self._owned_by(worker):
+            orphans = [orphan for orphan in doubtful(worker, suspect, owned) if self._may_touch(orphan.claim)]
+            decided = [
+                (orphan, verdict)
+                for orphan, verdict in self._decided(orphans, findings, try_again=False)
+                if verdict.change is Change.RECOVER
+            ]
+            settlements = self._store.recover_suspected(suspect, decided) if decided else []
+            if settlements is None:
+                return
+            self._note(zip(decided, settlements, strict=True), findings)
+
     def tidy(self, reporter: Reporter | None = None) -> None:
         """Remove the files of workers that are gone and own nothing."""
         removed = leftovers.tidy(self._store)
@@ -205,14 +225,20 @@ class Recovery:
             after = found[-1]
             yield found
         for worker in dead:
-            seen = 0
-            while owned := self._store.owned_by(worker.id, limit=FIRST, after=seen):
-                seen = owned[-1].seq
-                yield owned
+            yield from self._owned_by(worker)
+
+    def _owned_by(self, worker: WorkerInfo) -> Iterator[list[Claim]]:
+        seen = 0
+        while owned := self._store.owned_by(worker.id, limit=FIRST, after=seen):
+            seen = owned[-1].seq
+            yield owned
 
     def _recover(self, orphans: Sequence[Orphan], findings: Findings, *, try_again: bool) -> None:
         decided = self._decided(orphans, findings, try_again=try_again)
-        for (orphan, verdict), settlement in _written(self._store, decided):
+        self._note(_written(self._store, decided), findings)
+
+    def _note(self, written: Iterable[tuple[tuple[Orphan, Verdict], Settlement]], findings: Findings) -> None:
+        for (orphan, verdict), settlement in written:
             if isinstance(settlement, Settled):
                 # its end was asked for after it was read
                 findings.recovered(orphan, verdict if settlement.change is None else instead_of_another_run(verdict))

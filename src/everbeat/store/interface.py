@@ -20,6 +20,7 @@ from everbeat.model.integrity import Checkpoint, IntegrityResult, Rescue
 from everbeat.model.order import Order
 from everbeat.model.recovery import Orphan, OrphanClass, RecoveryReport, Settlement, Verdict
 from everbeat.model.retention import Bite, Cut, Kept
+from everbeat.model.session import Look, Suspect
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Enqueued, Finished, LateOutcome, NewTask, Outcome, TaskInfo
 from everbeat.model.total import Total
@@ -254,6 +255,19 @@ class Bell(Protocol):
     def close(self) -> None: ...
 
 
+class SessionsUnusable(EverbeatError):
+    """This store is reached in a way that makes the loss of a session mean nothing."""
+
+
+class Session(Protocol):
+    """A lock that is lost with the connection of the worker that holds it. Made by `Store.hold_session`."""
+
+    def look(self) -> Look:
+        """Who else holds one. StoreUnavailable: this one is lost."""
+
+    def close(self) -> None: ...
+
+
 class Blocker(Protocol):
     """The process that holds the write lock."""
 
@@ -322,6 +336,9 @@ class Store(Site, Protocol):
     def renew(self, worker_id: str, held: Collection[Held], seen_beat: int) -> bool:
         """Renew the worker row between two beats, for claims with exclusive keys. False: it was declared dead, or the
         store is older than that beat."""
+
+    def hold_session(self, worker_id: str) -> Session | None:
+        """None: this store has no sessions. Raises SessionsUnusable."""
 
     def retire(self, worker_id: str, facts: Mapping[str, Any] | None = None) -> None:
         """Say goodbye: the worker is stopped, what it still owns is free to be recovered."""
@@ -416,6 +433,12 @@ class Store(Site, Protocol):
     def count_owned(self, worker_id: str) -> int: ...
 
     def count_orphans(self) -> int: ...
+
+    def recover_suspected(
+        self, suspect: Suspect, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = "system/recovery"
+    ) -> list[Settlement] | None:
+        """The same for tasks of a worker that has lost its session. None: it has it again, or has beaten, or somebody
+        else sees to it; nothing was changed."""
 
     def gone_owners(self) -> list[str | None]:
         """Who owns anything and is dead, stopped, unknown or nobody."""

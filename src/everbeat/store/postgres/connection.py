@@ -54,6 +54,7 @@ KEEPALIVE = {"tcp_keepalives_idle": "2", "tcp_keepalives_interval": "1", "tcp_ke
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 STEADY = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
 DEFINITE = (psycopg.IntegrityError, psycopg.DataError, psycopg.ProgrammingError, psycopg.NotSupportedError)
 REFUSED = (*DEFINITE, UnicodeError, OverflowError, struct.error)
 MISSING = (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn,
@@ -134,6 +135,11 @@ class PostgresTransaction:
 
     def lock(self, name: str) -> None:
         self._execute(LOCK, (f"{self._scope}/{name}",))
+
+    def try_lock(self, name: str) -> bool:
+        """Whether nobody else had it."""
+        row = self._execute(TRY_LOCK, (f"{self._scope}/{name}",)).fetchone()
+        return row is not None and bool(row[0])
 
     def all(self, sql: str, values: Any = ()) -> list[Row]:
         return self._execute(translate(sql), values).fetchall()
@@ -237,13 +243,17 @@ class PostgresDatabase:
                 tcp_user_timeout=5000,
             )  # fmt: skip
         except psycopg.Error as error:
-            raise self._unavailable(error) from error
+            raise self.unavailable(error) from error
         try:
             self._set_up(connection)
         except psycopg.Error as error:
             connection.close()
-            raise self._unavailable(error) from error
+            raise self.unavailable(error) from error
         return connection
+
+    def is_pooled(self, connection: Connection) -> bool:
+        """Whether a pooler gives each transaction on it another session."""
+        return connection in _POOLED
 
     def close(self) -> None:
         self._is_closed = True
@@ -351,9 +361,9 @@ class PostgresDatabase:
     def _explained(self, error: psycopg.Error) -> Exception:
         if isinstance(error, DEFINITE) and not isinstance(error, MISSING):
             return error
-        return self._unavailable(error)
+        return self.unavailable(error)
 
-    def _unavailable(self, error: psycopg.Error) -> StoreUnavailable:
+    def unavailable(self, error: psycopg.Error) -> StoreUnavailable:
         return StoreUnavailable(f"{self.location}: {masked(_first_line(error))}. Nothing was changed.")
 
 

@@ -12,12 +12,13 @@ from everbeat.store.postgres import borrowed, migrate, sending
 from everbeat.store.postgres.bells import NotifyBells
 from everbeat.store.postgres.checks import Checks
 from everbeat.store.postgres.connection import PostgresDatabase
+from everbeat.store.postgres.lease import Sessions
 from everbeat.store.postgres.site import PostgresSite
 from everbeat.store.sql.group import GroupCommit
 from everbeat.store.sql.store import SQLStore
 
 
-class PostgresStore(PostgresSite, Checks, SQLStore):
+class PostgresStore(PostgresSite, Sessions, Checks, SQLStore):
     database: PostgresDatabase
     bells: NotifyBells
 

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from itertools import compress
 
 from everbeat.model.recovery import Leased, Orphan, OrphanClass, RecoveryReport, Settlement, Verdict
+from everbeat.model.session import Suspect
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim
 from everbeat.model.worker import WorkerInfo
-from everbeat.store.interface import StaleTask
+from everbeat.store.interface import Session, StaleTask
 from everbeat.store.sql.base import Base
 from everbeat.store.verbs import classes, leasing, living, recovering
 
@@ -72,6 +73,15 @@ class Recovering(Base):
         ends = zip(settlements, verdicts, strict=True)
         self._announce_ends(tx, ((settlement, orphan.claim, verdict) for settlement, (orphan, verdict) in ends))
         return settlements
+
+    def hold_session(self, worker_id: str) -> Session | None:
+        return None
+
+    def recover_suspected(
+        self, suspect: Suspect, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = "system/recovery"
+    ) -> list[Settlement] | None:
+        """Where there are no sessions nobody is suspected."""
+        return None
 
     def gone_owners(self) -> list[str | None]:
         with self.database.read() as tx:
