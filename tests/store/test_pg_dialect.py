@@ -2,15 +2,14 @@
 
 import pytest
 
-from everbeat.store.postgres.dialect import in_one, names_in, translate, translate_schema
+from everbeat.store.postgres.dialect import bind, in_one, names_in, translate, translate_schema
 
 
 @pytest.mark.parametrize(
     ("said", "meant"),
     [
         ("SELECT a FROM t WHERE b = ? AND c = :c", "SELECT a FROM t WHERE b = %s AND c = %(c)s"),
-        ("WHERE worker_id IS ?", "WHERE worker_id IS NOT DISTINCT FROM %s"),
-        ("WHERE worker_id IS :id", "WHERE worker_id IS NOT DISTINCT FROM %(id)s"),
+        ("WHERE worker_id IS ?", "WHERE worker_id = %s"),
         ("WHERE a IS NULL AND b IS NOT NULL", "WHERE a IS NULL AND b IS NOT NULL"),
         ("WHERE name LIKE '100%?' AND x = ?", "WHERE name LIKE '100%%?' AND x = %s"),
         ("SELECT 7 % 2", "SELECT 7 %% 2"),
@@ -23,6 +22,13 @@ from everbeat.store.postgres.dialect import in_one, names_in, translate, transla
 )
 def test_a_statement_is_translated(said: str, meant: str) -> None:
     assert translate(said) == meant
+
+
+def test_what_is_compared_with_nothing_is_asked_for_so() -> None:
+    sql = "WHERE a = ? AND b IS ? AND c > ?"
+
+    assert bind(sql, (1, None, 3)) == ("WHERE a = %s AND b IS NULL AND c > %s", [1, 3])
+    assert bind(sql, (None, 2, 3)) == ("WHERE a = %s AND b = %s AND c > %s", (None, 2, 3))
 
 
 def test_an_update_of_one_row_becomes_one_of_many() -> None:

@@ -220,6 +220,28 @@ def test_a_schema_of_its_own_is_a_store_of_its_own(store: PostgresStore, url: st
     other.close()
 
 
+def test_bells_are_hung_up_and_taken_down_while_they_ring(open_store: Callable[[], PostgresStore]) -> None:
+    """Each end rings a bell that is taken down at that very moment; an exception in the listening thread fails the
+    test."""
+    waiting, sending = open_store(), open_store()
+    stop = threading.Event()
+
+    def ring() -> None:
+        while not stop.is_set():
+            sending.bells.ring_waiters(["a"])
+
+    ringer = threading.Thread(target=ring)
+    ringer.start()
+    for _ in range(300):
+        bell = waiting.bells.for_waiter("a")
+        bell.wait(0.002)
+        bell.close()
+    stop.set()
+    ringer.join()
+
+    assert waiting.bells.for_waiter("a").clear() is False
+
+
 # -- the user's own transaction ---------------------------------------------------------------------------------------
 
 

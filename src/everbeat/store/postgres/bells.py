@@ -49,15 +49,19 @@ class Bell:
         self._board = board
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_stop = False
+        self._hung = threading.Lock()
+        """A bell that is closed is not rung: its number may be another file's by then."""
         self.concerns = concerns
 
     def fileno(self) -> int:
         return self._fd
 
     def ring(self, *, is_stop: bool = False) -> None:
-        self._is_stop |= is_stop
-        with suppress(BlockingIOError, OSError):
-            os.eventfd_write(self._fd, 1)
+        with self._hung:
+            self._is_stop |= is_stop
+            if self._fd >= 0:
+                with suppress(BlockingIOError):
+                    os.eventfd_write(self._fd, 1)
 
     def clear(self) -> bool:
         with suppress(BlockingIOError):
@@ -73,9 +77,10 @@ class Bell:
 
     def close(self) -> None:
         self._board.take_down(self)
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        with self._hung:
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                os.close(fd)
 
 
 class Switchboard:

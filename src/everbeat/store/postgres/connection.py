@@ -29,7 +29,7 @@ from everbeat.crashpoint import crash_point
 from everbeat.errors import StoreUnavailable
 from everbeat.model.event import Event
 from everbeat.secrecy import masked
-from everbeat.store.postgres.dialect import in_one, names_in, translate
+from everbeat.store.postgres.dialect import bind, in_one, names_in, translate
 from everbeat.store.postgres.hot import COLUMNS, KINDS, KINDS_OF, OTHERWISE, TYPES
 from everbeat.store.transaction import Kind, Row, RowRefused
 
@@ -92,7 +92,7 @@ class PostgresTransaction:
         return self._read_clock()[2]
 
     def run(self, sql: str, values: Any = ()) -> int:
-        return self._execute(translate(sql), values).rowcount
+        return self._execute(*bind(sql, values)).rowcount
 
     def many(self, sql: str, rows: Sequence[Any]) -> int:
         types = TYPES.get(sql)
@@ -142,10 +142,10 @@ class PostgresTransaction:
         return row is not None and bool(row[0])
 
     def all(self, sql: str, values: Any = ()) -> list[Row]:
-        return self._execute(translate(sql), values).fetchall()
+        return self._execute(*bind(sql, values)).fetchall()
 
     def one(self, sql: str, values: Any = ()) -> Row | None:
-        return self._execute(translate(OTHERWISE.get(sql, sql)), values).fetchone()
+        return self._execute(*bind(OTHERWISE.get(sql, sql), values)).fetchone()
 
     @contextmanager
     def part(self) -> Iterator[None]:

@@ -4,13 +4,15 @@ The verbs are written in the SQL that both understand. What is left is small and
 statement:
 
 * `?` and `:name` are `%s` and `%(name)s`, and a percent sign is doubled,
-* `x IS ?` is `x IS NOT DISTINCT FROM %s`,
+* `x IS ?` is `x = %s`, or `x IS NULL`, by its value,
 * `/*pg: FOR UPDATE SKIP LOCKED */` is a clause that only PostgreSQL needs: SQLite has one writer at a time,
 * lists of keys travel as JSON, whose functions have other names here; bytes are written otherwise.
 """
 
+import itertools
 import re
 from functools import lru_cache
+from typing import Any
 
 PIECES = re.compile(
     r"""
@@ -18,7 +20,7 @@ PIECES = re.compile(
     | (?P<quoted> '(?:[^']|'')*' )
     | (?P<own>    /\*pg:\s*(?P<clause>.*?)\s*\*/ )
     | (?P<line>   --[^\n]* )
-    | (?P<same>   \bIS\s+(?=[?:]) )
+    | (?P<same>   \bIS\s+\? )
     | (?P<cast>   ::\w+ )
     | (?P<each>   \bjson_each\(:(?P<list>[a-z_]+)\) )
     | (?P<array>  \bjson_group_array\((?P<item>\w+)\) )
@@ -33,12 +35,35 @@ KINDS = ("bytes", "quoted", "own", "line", "same", "cast", "each", "array", "obj
 
 
 @lru_cache(maxsize=2048)
-def translate(sql: str) -> str:
-    return PIECES.sub(_say, sql)
+def translate(sql: str, nothing: frozenset[int] = frozenset()) -> str:
+    """`nothing`: which of its values are NULL where it asks for the same, see `bind`."""
+    marks = itertools.count()
+
+    def say(found: re.Match[str]) -> str:
+        kind = next(kind for kind in KINDS if found[kind] is not None)
+        number = next(marks) if kind in ("mark", "same") else None
+        return "IS NULL" if kind == "same" and number in nothing else _say(kind, found)
+
+    return PIECES.sub(say, sql)
 
 
-def _say(found: re.Match[str]) -> str:
-    kind = next(kind for kind in KINDS if found[kind] is not None)
+def bind(sql: str, values: Any) -> tuple[str, Any]:
+    """The statement and its values. What is compared with `IS ?` is found by an index only if the statement says
+    whether it is NULL."""
+    nothing = frozenset(number for number in _asks_for_same(sql) if values[number] is None)
+    if not nothing:
+        return translate(sql), values
+    return translate(sql, nothing), [value for number, value in enumerate(values) if number not in nothing]
+
+
+@lru_cache(maxsize=2048)
+def _asks_for_same(sql: str) -> tuple[int, ...]:
+    """Which of its values are compared so."""
+    marks = (found for found in PIECES.finditer(sql) if found["same"] or found["mark"])
+    return tuple(number for number, mark in enumerate(marks) if mark["same"])
+
+
+def _say(kind: str, found: re.Match[str]) -> str:
     match kind:
         case "bytes":
             return "''::bytea"
@@ -49,7 +74,7 @@ def _say(found: re.Match[str]) -> str:
         case "line":
             return ""
         case "same":
-            return "IS NOT DISTINCT FROM "
+            return "= %s"
         case "each":
             return f"(SELECT j::bigint AS value FROM json_array_elements_text(%({found['list']})s::json) AS j) AS each"
         case "array":
@@ -72,9 +97,9 @@ SCHEMA = (
     (r"\bBLOB\b", "BYTEA"),
     (r"\bREAL\b", "DOUBLE PRECISION"),
     (r"\bTEXT\b", 'TEXT COLLATE "C"'),
-    (r"\)( STRICT,?)?( WITHOUT ROWID)?;", ");"),
     (r"strftime\('[^']*', (.+?) / 1e6, 'unixepoch'\)", r"to_timestamp(\1 / 1e6)"),
     (r"/\*pg:\s*(.*?)\s*\*/", r"\1"),
+    (r"( STRICT,?)?( WITHOUT ROWID)?;", ";"),
 )
 
 

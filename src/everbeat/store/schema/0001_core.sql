@@ -45,7 +45,7 @@ CREATE TABLE everbeat_tasks (
     held           INTEGER NOT NULL DEFAULT 0,    -- 1: its workflow is paused
     args           BLOB    NOT NULL,
     result         BLOB
-);
+) /*pg: WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0) */;
 
 -- Claims read these entries in order and nothing else, so neither backlog nor history slows them.
 CREATE INDEX everbeat_tasks_ready ON everbeat_tasks (queue, name, priority, seq)
@@ -54,7 +54,7 @@ CREATE INDEX everbeat_tasks_due ON everbeat_tasks (due_at, queue)
     WHERE status = 'PENDING' AND due_at IS NOT NULL;
 CREATE INDEX everbeat_tasks_good ON everbeat_tasks (good_until)
     WHERE status = 'PENDING' AND good_until IS NOT NULL;
-CREATE INDEX everbeat_tasks_owned ON everbeat_tasks (worker_id)
+CREATE INDEX everbeat_tasks_owned ON everbeat_tasks (worker_id/*pg: , seq */)
     WHERE status IN ('CLAIMED', 'RUNNING');
 -- Only tasks of queues with a limit are in it: the others do not pay for it.
 CREATE INDEX everbeat_tasks_counted ON everbeat_tasks (queue)
@@ -62,8 +62,9 @@ CREATE INDEX everbeat_tasks_counted ON everbeat_tasks (queue)
 -- For counting and for retention: one entry per ended task, added at the end of its group.
 CREATE INDEX everbeat_tasks_ended ON everbeat_tasks (queue, status, finished_at)
     WHERE finished_at IS NOT NULL;
+-- Said so that nobody who looks for the line of a key is led here.
 CREATE INDEX everbeat_tasks_waiting ON everbeat_tasks (queue)
-    WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NOT NULL;
+    WHERE status = 'PENDING' AND due_at IS NULL AND length(waiting_for) > 0;
 -- One task of a name and key that has not ended: what keeps the promise, and what finds the holder.
 CREATE UNIQUE INDEX everbeat_tasks_unique ON everbeat_tasks (name, unique_key)
     WHERE unique_key IS NOT NULL AND status IN ('PENDING', 'CLAIMED', 'RUNNING');
@@ -163,7 +164,7 @@ CREATE TABLE everbeat_workers (
     ended_at         INTEGER,
     end_cause        TEXT,
     end_reason       TEXT
-) WITHOUT ROWID;
+) /*pg: WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1) */ WITHOUT ROWID;
 CREATE INDEX everbeat_workers_alive ON everbeat_workers (id) WHERE status = 'alive';
 
 CREATE TABLE everbeat_heartbeats (
@@ -206,7 +207,7 @@ CREATE TABLE everbeat_health (
     clock_id            TEXT    NOT NULL,
     healthy_since_mono INTEGER NOT NULL,
     last_write_mono    INTEGER NOT NULL
-);
+) /*pg: WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1) */;
 
 -- What the wall clock was when it was last looked at, to see that somebody has set it.
 CREATE TABLE everbeat_clock (
@@ -230,7 +231,7 @@ CREATE TABLE everbeat_roles (
     worker_id  TEXT    NOT NULL,
     clock_id    TEXT    NOT NULL,
     until_mono INTEGER NOT NULL
-) WITHOUT ROWID;
+) /*pg: WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1) */ WITHOUT ROWID;
 
 CREATE TABLE everbeat_events (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,    -- never given twice: who follows them remembers the last
@@ -273,7 +274,7 @@ CREATE TABLE everbeat_metrics (
     labels TEXT NOT NULL,    -- a JSON object
     value  REAL NOT NULL,
     PRIMARY KEY (name, labels)
-) WITHOUT ROWID;
+) /*pg: WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1) */ WITHOUT ROWID;
 
 CREATE TABLE everbeat_recovery_reports (
     id     INTEGER PRIMARY KEY,

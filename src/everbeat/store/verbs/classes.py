@@ -33,7 +33,7 @@ SELECT {CLASS}, count(*), max(seq), json_group_array(seq)
   FROM (SELECT seq, {CLASS} FROM everbeat_tasks
          WHERE status IN ('CLAIMED', 'RUNNING') AND worker_id IS ? AND seq > ? AND exclusive_key IS NULL
            AND cancel_requested_at IS NULL AND workflow_id IS NULL
-         ORDER BY seq LIMIT ?) AS few
+         ORDER BY worker_id, seq LIMIT ?) AS few
  GROUP BY {CLASS}"""
 
 UNCANCELLED = " AND cancel_requested_at IS NULL"

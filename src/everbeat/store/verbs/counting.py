@@ -32,7 +32,7 @@ SELECT queue, 'PENDING', count(*) FROM everbeat_tasks
 # everbeat_tasks_waiting
 WAITING = """
 SELECT queue, 'PENDING', count(*) FROM everbeat_tasks
- WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NOT NULL GROUP BY queue"""
+ WHERE status = 'PENDING' AND due_at IS NULL AND length(waiting_for) > 0 GROUP BY queue"""
 
 # everbeat_tasks_owned
 OWNED = """

@@ -103,7 +103,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 START = """
 UPDATE everbeat_tasks SET status = 'RUNNING', attempt = attempt + 1, started_at = :now
- WHERE seq = :seq AND fence = :fence AND worker_id = :worker_id AND status = 'CLAIMED'
+ WHERE seq = :seq AND fence = :fence AND worker_id = :worker_id AND status || '' = 'CLAIMED'
    AND (good_until IS NULL OR good_until > :now)"""
 
 LAUNCH = """

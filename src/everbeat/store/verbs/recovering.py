@@ -49,11 +49,12 @@ IS_GONE = "SELECT status <> 'alive' FROM everbeat_workers WHERE id = ?"
 # everbeat_tasks_owned; entries of one owner stand in the order of seq.
 OWNED_BY = f"""
 SELECT {CLAIM_COLUMNS} FROM everbeat_tasks t
- WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.worker_id IS ? AND t.seq > ? ORDER BY t.seq LIMIT ?"""
+ WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.worker_id IS ? AND t.seq > ?
+ ORDER BY t.worker_id, t.seq LIMIT ?"""
 
 OWNED_IDS = """
 SELECT id FROM everbeat_tasks
- WHERE status IN ('CLAIMED', 'RUNNING') AND worker_id = ? ORDER BY seq LIMIT ?"""
+ WHERE status IN ('CLAIMED', 'RUNNING') AND worker_id = ? ORDER BY worker_id, seq LIMIT ?"""
 
 # A beat in the future is as good as none: nobody can have written it.
 SILENT_OWNERS = """

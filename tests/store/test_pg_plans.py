@@ -1,0 +1,91 @@
+"""How PostgreSQL finds the rows of the hot statements: by an index, also with the plan that it keeps for every value
+and with statistics that know nothing: a scan of the table costs twenty times and more."""
+
+import re
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from tests.postgres import EmptyDatabase
+
+from everbeat.store.postgres.connection import AFTER, AHEAD, LIMITS
+from everbeat.store.postgres.dialect import bind, in_one, translate
+from everbeat.store.postgres.hot import KINDS, KINDS_OF, TYPES
+from everbeat.store.postgres.store import PostgresStore
+from everbeat.store.verbs import expiring, looking, owning, recovering, sending, turns
+
+FILL = """
+INSERT INTO everbeat_tasks (id, name, queue, priority, status, created_at, run_at, finished_at, fence, worker_id, args)
+SELECT 'task-' || n, 'add', 'default', 100,
+       CASE WHEN n % 20 = 0 THEN 'PENDING' WHEN n % 20 = 1 THEN 'RUNNING' ELSE 'COMPLETED' END,
+       1, 1, CASE WHEN n % 20 > 1 THEN 1 END, 1, CASE WHEN n % 20 = 1 THEN 'w' || n % 7 END, ''
+  FROM generate_series(1, 20000) AS n"""
+
+MARK = re.compile(r"%(?:\((\w+)\))?s")
+READY = translate(owning.READY)
+STATEMENTS = {
+    "ready": (AHEAD.format(sql=READY, after="", limit=16), "everbeat_tasks_ready"),
+    "ready, further": (AHEAD.format(sql=READY, after=AFTER, limit=16), "everbeat_tasks_ready"),
+    "kinds": (KINDS, "everbeat_tasks_ready"),
+    "kinds of some queues": (KINDS_OF, "everbeat_tasks_ready"),
+    "complete many": (in_one(owning.COMPLETE, TYPES[owning.COMPLETE]), "everbeat_tasks_pkey"),
+    "launch many": (in_one(owning.LAUNCH, TYPES[owning.LAUNCH]), "everbeat_tasks_pkey"),
+    "claim many": (in_one(owning.CLAIM, TYPES[owning.CLAIM]), "everbeat_tasks_pkey"),
+    "start": (translate(owning.START), "everbeat_tasks_pkey"),
+    "next due": (translate(owning.NEXT_DUE), "everbeat_tasks_due"),
+    "owned": (translate(recovering.OWNED_BY), "everbeat_tasks_owned"),
+    "owned by nobody": (bind(recovering.OWNED_BY, (None, 0, 10))[0], "everbeat_tasks_owned"),
+    "owned, counted": (translate(recovering.COUNT_OWNED), "everbeat_tasks_owned"),
+    "next owner": (translate(recovering.NEXT_OWNER), "everbeat_tasks_owned"),
+    "holder of a unique key": (translate(sending.HOLDER), "everbeat_tasks_unique"),
+    "first in line": (translate(turns.FIRST), "everbeat_tasks_line"),
+    "over": (translate(expiring.OVER), "everbeat_tasks_good"),
+    "end": (translate(looking.FINISHED), "everbeat_tasks_id_key"),
+}
+
+
+@pytest.fixture(scope="module")
+def filled(a_database: EmptyDatabase) -> Iterator[psycopg.Connection]:
+    url = a_database.url()
+    PostgresStore(url).close()
+    with psycopg.connect(url, autocommit=True) as connection:
+        for name, value in LIMITS.items():
+            connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        connection.execute(FILL)
+        yield connection
+
+
+@pytest.fixture(params=["statistics of an empty table", "fresh statistics"])
+def connection(request: pytest.FixtureRequest, filled: psycopg.Connection) -> psycopg.Connection:
+    if request.param == "fresh statistics":
+        filled.execute("ANALYZE everbeat_tasks")
+    return filled
+
+
+def plan_of(connection: psycopg.Connection, sql: str) -> str:
+    """As it would be run for any values: prepared, and not looked at them."""
+    numbers: dict[str, int] = {}
+
+    def number(mark: re.Match[str]) -> str:
+        return f"${numbers.setdefault(mark[1] or str(len(numbers)), len(numbers) + 1)}"
+
+    numbered = MARK.sub(number, sql).replace("%%", "%")
+    connection.execute(f"PREPARE hot AS {numbered}".encode())
+    try:
+        values = ", ".join(["NULL"] * len(numbers))
+        rows = connection.execute(f"EXPLAIN EXECUTE hot{f'({values})' if values else ''}".encode()).fetchall()
+    finally:
+        connection.execute("DEALLOCATE hot")
+    return "\n".join(line for (line,) in rows)
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_hot_statement_finds_its_rows_by_its_index(connection: psycopg.Connection, name: str) -> None:
+    sql, index = STATEMENTS[name]
+
+    plan = plan_of(connection, sql)
+
+    assert re.search(rf"Index (Only )?Scan.* using {index} ", plan), plan
+    assert "Seq Scan on everbeat_tasks" not in plan, plan
+    assert not re.search(r"Bitmap|Hash|Sort Key: everbeat_tasks", plan), plan
