@@ -94,6 +94,18 @@ def test_references_that_make_no_sense_fail_in_the_process_and_harm_nobody_else(
     assert (taken["b"].args, taken["plain"].args) == (b"", b"[1,2]")
 
 
+def test_arguments_that_would_be_too_large_fail_before_anything_is_read(store: Store) -> None:
+    facts = {"d": {"args": b'{"rows":[null,null]}', "references": ((9, 1), (14, 2))}}
+    begin(store, NewWorkflow(**_facts(diamond(nodes=facts), max_bytes=10)))  # type: ignore[arg-type]
+
+    assert play(store, {"b": b'"six"', "c": b'"longer"'}) == ["a", "b", "c"]
+
+    info = store.workflow("flow")
+    assert info is not None
+    assert (info.status, info.error_node, info.error_code) == (W.FAILED, "d", "ARGUMENTS_INVALID")
+    assert info.error_message == "the results that are its arguments take 13 bytes, the limit is 10"
+
+
 def test_the_same_id_is_the_same_workflow_and_another_content_is_refused(store: Store) -> None:
     begin(store, NewWorkflow(**_facts(diamond(), digest="one")))
 
