@@ -99,13 +99,16 @@ def _by_condition(condition: str, results: Mapping[int, bytes | None]) -> Turn:
 
 
 def _read(condition: str) -> dict[str, list[dict[str, Any]]]:
-    said = json.loads(condition)
     try:
+        said = json.loads(condition)
         read = {word: list(said.get(word, ())) for word in ("when", "unless")}
-        if not all(isinstance(test["node"], int) and isinstance(test["in"], list) for t in read.values() for test in t):
-            raise ValueError(f"a condition is not understood: {condition}")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"a condition is not understood: {condition}") from error
+        is_sound = all(
+            isinstance(test["node"], int) and isinstance(test["in"], list) for t in read.values() for test in t
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"a condition is not understood: {condition[:200]}") from error
+    if not is_sound:
+        raise ValueError(f"a condition is not understood: {condition[:200]}")
     return read
 
 

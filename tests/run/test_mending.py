@@ -1,0 +1,45 @@
+"""Who lets torn workflows go on: a start, and the reaper of a worker that runs."""
+
+from typing import Any
+
+import pytest
+from tests.flow_words import begin, graph, state
+from tests.run.stage import Stage
+from tests.run.test_reaper import QUICK, live
+from tests.run.test_startup import a_startup
+
+from everbeat.model.flow import WorkflowStatus
+
+TEAR = "UPDATE everbeat_tasks SET status = 'FAILED', finished_at = 1 WHERE id LIKE '%:a'"
+POISON = "UPDATE everbeat_workflow_tasks SET condition = 'no json' WHERE workflow_id = 'bad' AND name = 'b'"
+
+
+@pytest.fixture
+def torn(stage: Stage) -> Any:
+    store: Any = stage.store
+    for name in ("bad", "good"):
+        begin(store, graph(name, a="", b="a"))
+    with store.database.write() as tx:
+        tx.run(TEAR)
+        tx.run(POISON)
+    return store
+
+
+def test_a_start_mends_what_is_torn_and_reports_what_it_could_not_mend(stage: Stage, torn: Any) -> None:
+    starter = stage.worker("starter")
+    report = a_startup(stage, starter).run()
+
+    assert state(torn, "good") is WorkflowStatus.FAILED
+    assert report.warnings == [
+        "workflows that something had torn go on: good", "workflows could not be mended, look at them: bad",
+    ]  # fmt: skip
+    assert a_startup(stage, starter).run().warnings == []
+    assert "a condition is not understood: no json" in torn.workflow("bad").stuck
+
+
+def test_the_reaper_mends_what_is_torn(stage: Stage, torn: Any) -> None:
+    live(stage, 10, stage.worker("judge", **QUICK))
+
+    assert state(torn, "good") is WorkflowStatus.FAILED
+    info = torn.workflow("bad")
+    assert (info.status, bool(info.stuck)) == (WorkflowStatus.RUNNING, True)
