@@ -43,6 +43,7 @@ class Cluster:
         self._identity = _nobody() if os.geteuid() == 0 else {}
         self._bin = _readable(_binaries(), self.directory, self._identity)
         self._settings = SETTINGS | settings
+        self._environment = dict(os.environ)  # not what a test adds to its own before it starts the server again
         self.port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._numbers = itertools.count(1)
@@ -59,8 +60,13 @@ class Cluster:
         log = (self.directory / "log").open("ab")
         self._process = subprocess.Popen(
             [self._bin / "postgres", "-D", self.directory / "data", "-p", str(self.port), "-k", "", *options],
-            stdout=log, stderr=log, cwd="/", **self._identity,
+            stdout=log, stderr=log, cwd="/", env=self._environment, **self._identity,
         )  # fmt: skip
+        self.wait()
+
+    def wait(self) -> None:
+        """Until it answers."""
+        assert self._process is not None
         give_up = time.monotonic() + BAD_START
         while True:
             try:
@@ -84,6 +90,10 @@ class Cluster:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
@@ -97,6 +107,12 @@ class Cluster:
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         return self.url(name)
+
+    def sql(self, statement: str, *values: Any, database: str = "postgres") -> list[tuple[Any, ...]]:
+        """As its superuser."""
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            cursor = connection.execute(statement.encode(), values)
+            return cursor.fetchall() if cursor.description else []
 
     def _run(self, program: str, *words: str) -> None:
         done = subprocess.run(

@@ -10,13 +10,23 @@ import pytest
 from tests.crash.apps import ground
 from tests.crash.yard import Yard
 
+both_stores = pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)
+"""For a test that runs over a file and over PostgreSQL."""
+
 
 class MakeYard(Protocol):
     def __call__(self, **recovery: Any) -> Yard: ...
 
 
 @pytest.fixture
-def make_yard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeYard]:
+def store_url(request: pytest.FixtureRequest) -> str | None:
+    """Of the yard's store: None for a file in it, as in every test that is not for `both_stores`."""
+    kind = getattr(request, "param", "sqlite")
+    return None if kind == "sqlite" else request.getfixturevalue("a_database").url()
+
+
+@pytest.fixture
+def make_yard(store_url: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeYard]:
     """A yard whose workers have this RecoveryConfig."""
     yards: list[Yard] = []
     for name in [name for name in os.environ if name.startswith("EVERBEAT_")]:
@@ -27,9 +37,11 @@ def make_yard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeY
 
         (tmp_path / "gates").mkdir()
         environment = {"YARD": str(tmp_path), "YARD_RECOVERY": json.dumps(recovery), "PYTHONPATH": str(SOURCES)}
+        if store_url is not None:
+            environment |= {"YARD_URL": store_url, "EVERBEAT_STATE_DIR": str(tmp_path / "state")}
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        yards.append(Yard(tmp_path, ground.make_app(), environment))
+        yards.append(Yard(tmp_path, ground.make_app(), environment, store_url))
         return yards[-1]
 
     yield make

@@ -27,7 +27,7 @@ def overlaps(lines: Iterable[Line]) -> list[tuple[Line, Line]]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("store_url", "seed"), [("sqlite", 1), ("sqlite", 2), ("postgres", 3)], indirect=["store_url"])
 def test_two_hundred_tasks_of_one_key_never_overlap_though_their_workers_are_killed(
     make_yard: MakeYard, seed: int
 ) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from tests.crash.conftest import MakeYard
+from tests.crash.conftest import MakeYard, both_stores
 from tests.crash.yard import FAST, Worker, Yard
 
 from everbeat import TaskStatus
 
 
+@both_stores
 def test_lower_priorities_run_first_and_equal_ones_in_the_order_they_were_sent(yard: Yard) -> None:
     ids = {number: yard.send("work", 0.0, priority=number) for number in (50, 1, 100, 7)}
     last, first = yard.send("work", 0.0, priority=100), yard.send("work", 0.0, priority=1)
@@ -45,6 +46,7 @@ def test_a_delayed_task_starts_when_its_time_has_come(yard: Yard) -> None:
     assert yard.starts(now)[0].at_ns < yard.starts(later)[0].at_ns
 
 
+@both_stores
 def test_a_task_that_raises_is_retried_with_growing_pauses(yard: Yard) -> None:
     yard.worker()
     good, bad = yard.send("fails_twice"), yard.send("fails_always")
@@ -61,6 +63,7 @@ def test_a_task_that_raises_is_retried_with_growing_pauses(yard: Yard) -> None:
     assert (task.crash_count, task.lost_count) == (0, 0)
 
 
+@both_stores
 def test_an_idle_worker_is_woken_for_new_tasks_and_only_the_right_one_runs_them(yard: Yard) -> None:
     yard.worker("--queues", "mail", ready=False)
     yard.worker("--queues", "reports")

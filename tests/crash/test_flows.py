@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from tests.crash.conftest import MakeYard
+from tests.crash.conftest import MakeYard, both_stores
 from tests.crash.yard import FAST, PATIENCE, Yard
 
 from everbeat import NodeStatus, OnError, Workflow, WorkflowHandle, WorkflowStatus
@@ -107,6 +107,7 @@ def test_an_error_means_the_same_whether_or_not_its_worker_dies_of_it(
     assert run.info().error_node == "right"
 
 
+@both_stores
 def test_the_result_of_a_workflow_waits_for_it_through_the_death_of_a_worker(yard: Yard) -> None:
     task = yard.app.tasks
     flow = Workflow("mapped")

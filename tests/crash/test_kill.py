@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.crash.conftest import both_stores
 from tests.crash.yard import APPS, SOURCES, Worker, Yard, is_alive, is_stopped
 
 from everbeat import TaskStatus
 from everbeat.model.worker import WorkerStatus
 
 
+@both_stores
 def test_a_killed_task_process_is_replaced_and_its_task_restarted_by_the_same_worker(yard: Yard) -> None:
     again, once = yard.send("gated_again", "go"), yard.send("gated", "go")
     worker = yard.worker()
@@ -57,6 +59,7 @@ KILLS: dict[str, Callable[[Worker], None]] = {
 }
 
 
+@both_stores
 @pytest.mark.parametrize("kill", KILLS.values(), ids=KILLS)
 def test_an_idle_worker_restarts_the_tasks_of_a_killed_one_and_nothing_of_it_is_left(
     yard: Yard, kill: Callable[[Worker], None]
@@ -99,6 +102,7 @@ def test_a_program_that_a_task_started_does_not_outlive_the_supervisor(yard: Yar
     assert not is_alive(left)
 
 
+@both_stores
 def test_a_killed_fork_server_takes_its_children_along_and_the_worker_goes_on(yard: Yard) -> None:
     again, once = yard.send("gated_again", "go"), yard.send("gated", "go")
     worker = yard.worker()
@@ -210,6 +214,7 @@ def test_ten_kills_of_the_worker_do_not_end_a_long_task_that_may_be_repeated(yar
     assert not task.quarantined
 
 
+@both_stores
 def test_a_task_is_recovered_once_however_many_workers_saw_its_worker_die(yard: Yard) -> None:
     ids = [
         yard.send("gated_again", "go"),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.crash.conftest import MakeYard
+from tests.crash.conftest import MakeYard, both_stores
 from tests.crash.yard import FAST, SOURCES, Yard
 
 from everbeat import TaskStatus
@@ -26,17 +26,22 @@ RETIRING = ("retire.",)
 """Passed at the end of a burst."""
 REPEATED = ("flush.before_commit", "flush.after_commit", "claim.after_commit", "start.sent", "finish.received",
             "finish.after_commit", "beat.before_commit", "beat.after_commit")  # fmt: skip
+ON_POSTGRES = ("register.after_commit", "flush.before_commit", "flush.after_commit:3", "claim.after_commit",
+               "start.sent", "finish.received", "finish.after_commit", "declare_dead.after_commit",
+               "recover.before_commit", "recover.after_commit", "retire.before_commit")  # fmt: skip
 
 
-def crashes() -> Iterator[str]:
+def crashes() -> Iterator[tuple[str, str]]:
     for point in POINTS:
         if point not in SENDING and not point.startswith(("migrate.", "backup.", "restore.")):
-            yield point
+            yield "sqlite", point
     for point in REPEATED:
-        yield f"{point}:3"
+        yield "sqlite", f"{point}:3"
+    for point in ON_POSTGRES:
+        yield "postgres", point
 
 
-@pytest.mark.parametrize("crash_at", list(crashes()))
+@pytest.mark.parametrize(("store_url", "crash_at"), list(crashes()), indirect=["store_url"])
 def test_a_worker_killed_at_any_point_leaves_nothing_lost_stuck_or_run_twice(
     make_yard: MakeYard, crash_at: str
 ) -> None:
@@ -57,6 +62,7 @@ def test_a_worker_killed_at_any_point_leaves_nothing_lost_stuck_or_run_twice(
     assert heir.stop() == 0
 
 
+@both_stores
 @pytest.mark.parametrize("crash_at", SENDING)
 def test_a_sender_killed_while_sending_has_sent_all_of_a_task_or_nothing(yard: Yard, crash_at: str) -> None:
     sender = yard.producer("--crash-at", f"{crash_at}:2", "5", "quick")

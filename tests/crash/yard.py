@@ -1,4 +1,4 @@
-"""The yard: real workers over a store in a temporary directory, a ledger of every run, gates, and what to wait for.
+"""The yard: real workers over a store, a ledger of every run, gates, and what to wait for.
 
 Tests wait for facts, in the store, the ledger or the kernel, and give up after a minute; nothing here is timed. What
 must hold after any accident is in `audit`.
@@ -19,6 +19,8 @@ from contextlib import closing, suppress
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+
+import psycopg
 
 import everbeat
 from everbeat import Everbeat, TaskStatus
@@ -176,6 +178,8 @@ class Yard:
     path: Path
     app: Everbeat
     environment: dict[str, str]
+    url: str | None = None
+    """Of the store, if it is not a file in the yard."""
     running: list[Running] = field(default_factory=list)
     may_complain: bool = False
     """Tracebacks in a worker's log are expected."""
@@ -345,6 +349,9 @@ class Yard:
 
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Plain SQL is a supported way to look."""
+        if self.url is not None:
+            with psycopg.connect(self.url) as looking:
+                return looking.execute(sql.replace("?", "%s").encode(), values).fetchall()
         with closing(sqlite3.connect(f"file:{self.path}/yard.db?mode=rw", uri=True, timeout=PATIENCE)) as connection:
             connection.execute("PRAGMA wal_autocheckpoint=0")
             return connection.execute(sql, values).fetchall()
@@ -439,7 +446,8 @@ class Yard:
         """Whoever recovers a dead worker removes its journal, too."""
         kept = self.path / "journals"
         kept.mkdir(exist_ok=True)
-        for path in (self.path / "yard.db.d").glob("*.journal"):  # the store itself may be damaged
+        beside = self.path / "yard.db.d" if self.url is None else self.path / "state"  # the store may be damaged
+        for path in beside.rglob("*.journal"):
             with suppress(FileNotFoundError):
                 (kept / path.name).write_bytes(path.read_bytes())
 
@@ -457,7 +465,7 @@ class Yard:
         """What happened, for a test that failed."""
         parts = [f"--- {running.log.name} (pid {running.pid})\n{running.said()[-4000:]}" for running in self.running
                  if isinstance(running, Worker)]  # fmt: skip
-        with suppress(everbeat.EverbeatError, OSError, sqlite3.Error):
+        with suppress(everbeat.EverbeatError, OSError, sqlite3.Error, psycopg.Error):
             unfinished = [task for task in self.tasks() if task.status is not TaskStatus.COMPLETED]
             parts += ["--- tasks", *(f"{task}" for task in unfinished[:20])]
             events = self.store.events(limit=100_000)[-60:]

@@ -25,5 +25,5 @@ def test_a_store_that_knows_less_or_is_another_is_doubted_and_the_reason_is_said
         "it is older than it was (beat 7 of this worker is its last, 8 was acknowledged)",
         "it does not know this worker",
         "it is another store (its id is a, and was b)",
-        "the file was moved away, or another one is in its place",
+        "the file was moved away, or another file or server is in its place",
     ]

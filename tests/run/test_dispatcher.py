@@ -559,19 +559,34 @@ def test_a_flush_that_was_committed_without_an_answer_loses_nothing_and_runs_not
     assert stage.status(first, second) == ["COMPLETED", "RUNNING"]  # nobody knows
     assert worker.holds() == [first]
     stage.clock.advance(1)
-    worker.turn(2)
-
-    assert worker.holds() == []
-    assert worker.crew.sends == [first]
-    assert "outcome.refused" not in stage.events()
-    worker.heartbeat.tick()
-    stage.clock.advance(30)
     worker.turn()
-    worker.heartbeat.tick()
-    assert stage.status(second) == ["PENDING"]
-    worker.look()
+
+    assert worker.holds() == [second]
     assert worker.crew.sends == [first, second]
+    assert "outcome.refused" not in stage.events()
     assert stage.task(second).lost_count == 0
+    worker.crew.run(1)
+    worker.turn()
+    assert stage.status(first, second) == ["COMPLETED", "COMPLETED"]
+
+
+def test_a_worker_in_doubt_of_its_claims_does_not_end_before_it_knows(stage: Stage) -> None:
+    worker, task = stage.worker(processes=1), enqueue(stage.store)
+    worker.line.break_after_commit()
+    worker.get_up()
+    assert stage.status(task) == ["RUNNING"]
+    worker.line.is_down = True
+    worker.dispatcher.drain(30 * SECOND)
+    stage.clock.advance(1)
+    worker.turn()
+    assert not worker.dispatcher.is_drained
+
+    worker.line.is_down = False
+    stage.clock.advance(1)
+    worker.turn()
+
+    assert worker.dispatcher.is_drained
+    assert stage.status(task) == ["PENDING"]
 
 
 def test_a_retry_that_was_committed_without_an_answer_is_not_refused_when_it_is_sent_again(stage: Stage) -> None:

@@ -10,7 +10,7 @@ from everbeat.model.worker import Standing
 def doubt(found: Standing, *, store_id: str, seen_beat: int) -> str | None:
     """Why it is not; None if it is. `seen_beat` is the last beat of this worker that the store has acknowledged."""
     if not found.is_same_file:
-        return "the file was moved away, or another one is in its place"
+        return "the file was moved away, or another file or server is in its place"
     if found.store_id != store_id:
         return f"it is another store (its id is {found.store_id}, and was {store_id})"
     if found.beat_seq is None:

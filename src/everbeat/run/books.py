@@ -15,6 +15,7 @@ from everbeat.model.task import Claim, Outcome
 from everbeat.run.journal import Journal
 from everbeat.run.refusals import Entered, Refusals
 from everbeat.run.slot import Ownership, Slot
+from everbeat.run.verdicts import give_back
 from everbeat.store.interface import Ending, Flush, Flushed, Held, Report
 
 Holdings = dict[Ownership, tuple[Claim, Slot]]
@@ -26,6 +27,8 @@ class Books:
         self.seen_beat = 0
         """The last beat that the store has acknowledged."""
         self.holdings: Holdings = {}
+        self.are_in_doubt = False
+        """A flush got no answer, and the store may have claimed for us what we do not know of."""
         self._stuck: Holdings = {}
         """What is ours and can not be ended, because the store takes nothing of it."""
         self._leased: Holdings = {}
@@ -57,10 +60,19 @@ class Books:
         """Slots whose process has a task with an exclusive key."""
         return (slot for key, (_, slot) in self._leased.items() if key in slot.queue)
 
+    def give_back_unknown(self, owned: Sequence[Claim]) -> None:
+        """All that the store says is ours, and nothing of ours is on its way to it: the doubt is over. What we do not
+        hold was claimed by a flush whose answer was lost, and no process has seen it."""
+        self.are_in_doubt = False
+        held = {(one.task_id, one.fence) for one in self.held()}
+        for claim in owned:
+            if (claim.id, claim.fence) not in held:
+                self.end(claim, give_back(claim, "the answer to its claim was lost"))
+
     @property
     def are_clear(self) -> bool:
-        """Nothing is held or to be settled."""
-        return not self.holdings and not self._endings
+        """Nothing is held, in doubt or to be settled."""
+        return not (self.holdings or self._endings or self.are_in_doubt)
 
     # -- what is to be told -----------------------------------------------------------------------------------------
 

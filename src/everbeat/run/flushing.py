@@ -1,7 +1,8 @@
 """One transaction per turn: settle what ended, start what is ready, claim what fits; then hand it out.
 
 A store that can not be written changes nothing here: outcomes stay, processes go on, the flush is tried again (P8). A
-row that it refuses is left out the second time (PROTOCOL 7).
+row that it refuses is left out the second time; after a flush that may have been committed without an answer, the store
+is asked what is ours before anything is claimed (PROTOCOL 7).
 """
 
 from dataclasses import replace
@@ -43,6 +44,8 @@ class Flushing:
         if self._mandate.is_displaced:
             self._keeper.keep(self._books.endings)
             return
+        if self._books.are_in_doubt and not self._ask_what_is_ours(now):
+            return
         starts, room = self._floor.slots.to_start(), self._floor.room(now)
         is_offer = not room.is_empty
         if not (self._books.has_news or starts or (is_offer and self._pacing.is_hungry)):
@@ -74,14 +77,26 @@ class Flushing:
             except RowRefused:
                 flushed = self._store.flush(replace(wanted, room=self._floor.room(now), row_by_row=True))
         except StoreUnavailable as error:
-            self._tally.failed_to_write(str(error), now)
-            self._pacing.failed(now)
+            self._books.are_in_doubt |= error.maybe_stored
+            self._failed(error, now)
         finally:
             self._keeper.end(is_stored=flushed is not None and not flushed.is_older)
         if flushed is None or flushed.is_older:
             self._mandate.is_displaced |= flushed is not None
             return None
         return flushed
+
+    def _ask_what_is_ours(self, now: int) -> bool:
+        """Before anything else is claimed (PROTOCOL 7). False: the store does not say."""
+        try:
+            self._books.give_back_unknown(self._store.surely_owned_by(self._books.worker_id))
+        except StoreUnavailable as error:
+            self._failed(error, now)
+        return not self._books.are_in_doubt
+
+    def _failed(self, error: StoreUnavailable, now: int) -> None:
+        self._tally.failed_to_write(str(error), now)
+        self._pacing.failed(now)
 
     def _count(self, wanted: Flush, flushed: Flushed) -> None:
         self._tally.count(wanted.endings, flushed.settlements)

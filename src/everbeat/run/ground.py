@@ -31,7 +31,7 @@ class Ground:
         self._dispatcher.mandate.is_displaced = why is not None
         if why is not None and self._told is None:
             spool = self._dispatcher.keeper.spool
-            advice = "put the right file back, or stop this worker and start it again"
+            advice = "put the right store back, or stop this worker and start it again"
             self._reporter.warn(
                 event.STORE_REPLACED, store=self._store.location, reason=why, kept_in=str(spool.path), advice=advice
             )

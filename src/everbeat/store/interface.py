@@ -419,6 +419,9 @@ class Store(Site, Protocol):
     def owned_by(self, worker_id: str, *, limit: int = 1000, after: int = 0) -> list[Claim]:
         """In the order of seq, from the one that follows `after`."""
 
+    def surely_owned_by(self, worker_id: str) -> list[Claim]:
+        """All of it, once no flush of this worker is still being committed: after one whose answer was lost."""
+
     def recover(
         self, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = "system/recovery"
     ) -> list[Settlement]:

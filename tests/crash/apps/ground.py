@@ -21,7 +21,16 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
-from everbeat import AppConfig, Everbeat, QueueConfig, RecoveryConfig, RetryPolicy, SQLiteConfig, current_task
+from everbeat import (
+    AppConfig,
+    Everbeat,
+    PostgresConfig,
+    QueueConfig,
+    RecoveryConfig,
+    RetryPolicy,
+    SQLiteConfig,
+    current_task,
+)
 from everbeat.errors import TaskInterrupted
 
 PAUSE = 0.01
@@ -35,7 +44,9 @@ def make_app() -> Everbeat:
     recovery = RecoveryConfig(**json.loads(os.environ.get("YARD_RECOVERY", "{}")))
     queues = [QueueConfig(name, **limits) for name, limits in json.loads(os.environ.get("YARD_QUEUES", "{}")).items()]
     more = json.loads(os.environ.get("YARD_CONFIG", "{}"))
-    app = Everbeat(AppConfig(broker=SQLiteConfig(yard / "yard.db"), recovery=recovery, queues=queues, **more))
+    url = os.environ.get("YARD_URL")
+    broker = PostgresConfig(url) if url else SQLiteConfig(yard / "yard.db")
+    app = Everbeat(AppConfig(broker=broker, recovery=recovery, queues=queues, **more))
     again = {"retry": RetryPolicy(max_attempts=50, base_seconds=0.05, max_seconds=0.2), "max_recovery_attempts": 100}
     after_crashes = {"on_crash": "retry"}
     for function in (

@@ -13,6 +13,7 @@
 """
 
 import os
+import select
 import struct
 import threading
 import weakref
@@ -31,6 +32,7 @@ from everbeat.model.event import Event
 from everbeat.secrecy import masked
 from everbeat.store.postgres.dialect import bind, in_one, names_in, translate
 from everbeat.store.postgres.hot import COLUMNS, KINDS, KINDS_OF, OTHERWISE, TYPES
+from everbeat.store.postgres.trouble import told
 from everbeat.store.transaction import Kind, Row, RowRefused
 
 Connection = psycopg.Connection[Row]
@@ -52,6 +54,8 @@ LIMITS = {
 KEEPALIVE = {"tcp_keepalives_idle": "2", "tcp_keepalives_interval": "1", "tcp_keepalives_count": "3",
              "tcp_user_timeout": "5000"}  # fmt: skip
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+WHO = "SELECT pg_backend_pid(), has_function_privilege('pg_control_system()', 'execute')"
+CLUSTER = "SELECT system_identifier FROM pg_control_system()"
 STEADY = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
@@ -172,6 +176,7 @@ class PostgresDatabase:
 
     refused: tuple[type[Exception], ...] = REFUSED
     is_same_file = True
+    """False: the last connection led to another server than the first (PROTOCOL 8)."""
 
     def __init__(self, url: str, *, schema: str | None, clock: Clock | None, patience: float) -> None:
         self.location = masked(url)
@@ -185,6 +190,8 @@ class PostgresDatabase:
         self.when_forked: Callable[[], None] | None = None
         self.when_told: Callable[[Sequence[Event]], None] | None = None
         self._is_closed = False
+        self._server: int | None = None
+        """What its cluster was called when it was made."""
         self._start_afresh()
         _OPEN.add(self)
 
@@ -288,10 +295,13 @@ class PostgresDatabase:
         settings = LIMITS | KEEPALIVE
         if self.schema is not None:
             settings["search_path"] = f'"{self.schema}"'
-        row = connection.execute("SELECT pg_backend_pid(), current_setting('server_version_num')::int").fetchone()
-        backend, version = row if row else (0, 0)
+        version = connection.info.server_version
         if version < 140000:
             raise psycopg.OperationalError(f"PostgreSQL 14 or newer is needed, this is {version // 10000}")
+        backend, may_ask = connection.execute(WHO).fetchone() or (0, False)
+        server = (connection.execute(CLUSTER).fetchone() or (None,))[0] if may_ask else None
+        self._server = self._server or server
+        self.is_same_file = server == self._server
         if backend == connection.info.backend_pid:
             said, values = _settings(settings, is_local=False)
             connection.execute(said, values)
@@ -306,8 +316,9 @@ class PostgresDatabase:
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
                 return self.connect()
-            if not connection.closed:
+            if _is_usable(connection):
                 return connection
+            connection.close()
 
     def _give_back(self, connection: Connection) -> None:
         try:
@@ -355,7 +366,7 @@ class PostgresDatabase:
         if not connection.closed:
             return error
         return StoreUnavailable(
-            f"{self.location}: the connection was lost while committing ({_first_line(error)}).", maybe_stored=True
+            f"{self.location}: the connection was lost while committing ({told(error)}).", maybe_stored=True
         )
 
     def _explained(self, error: psycopg.Error) -> Exception:
@@ -364,7 +375,7 @@ class PostgresDatabase:
         return self.unavailable(error)
 
     def unavailable(self, error: psycopg.Error) -> StoreUnavailable:
-        return StoreUnavailable(f"{self.location}: {masked(_first_line(error))}. Nothing was changed.")
+        return StoreUnavailable(f"{self.location}: {told(error)}. Nothing was changed.")
 
 
 @lru_cache(maxsize=64)
@@ -396,9 +407,13 @@ def _settings(settings: Mapping[str, str], *, is_local: bool) -> tuple[str, list
     return f"SELECT {said}", [word for pair in settings.items() for word in pair]
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+def _is_usable(connection: Connection) -> bool:
+    """Nothing comes on a connection that is not used, but that it was ended."""
+    if connection.closed:
+        return False
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return not poll.poll(0)
 
 
 _POOLED: "weakref.WeakKeyDictionary[Connection, dict[str, str]]" = weakref.WeakKeyDictionary()

@@ -23,15 +23,19 @@ class PostgresSite:
 
     @property
     def state_directory(self) -> Path:
-        """Of this user and this database, never in a directory that others may write (PROTOCOL 40)."""
-        where = hashlib.blake2b(f"{self._url} {self._schema or ''}".encode(), digest_size=8).hexdigest()
-        path = _home() / where
+        """Of this user and this store, never in a directory that others may write (PROTOCOL 40)."""
+        path = _home() / self._key
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             private.close_directory(path)
         except OSError as error:
             raise StoreUnavailable(f"can not use the directory {path}: {error.strerror or error}") from error
         return path
+
+    @property
+    def _key(self) -> str:
+        """What the store is called as long as nobody has opened it."""
+        return hashlib.blake2b(f"{self._url} {self._schema or ''}".encode(), digest_size=8).hexdigest()
 
     def blocker(self) -> Blocker | None:
         return None

@@ -58,6 +58,12 @@ class PostgresStore(PostgresSite, Sessions, Checks, SQLStore):
         steps.check(self.location, found)
 
     @property
+    def _key(self) -> str:
+        """The same for every spelling of its URL, and after a change of the password: what a worker left for the next
+        one is found."""
+        return self.database.scope
+
+    @property
     def engine(self) -> str:
         with self.database.session() as connection:
             return f"PostgreSQL {connection.info.server_version // 10000}.{connection.info.server_version % 10000}"

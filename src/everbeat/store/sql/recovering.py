@@ -48,6 +48,10 @@ class Recovering(Base):
         with self.database.read() as tx:
             return recovering.owned_by(tx, worker_id, limit=limit, after=after)
 
+    def surely_owned_by(self, worker_id: str) -> list[Claim]:
+        with self.database.write() as tx:
+            return recovering.surely_owned_by(tx, worker_id)
+
     def owned_ids(self, worker_id: str, *, limit: int) -> list[str]:
         with self.database.read() as tx:
             return recovering.owned_ids(tx, worker_id, limit=limit)

@@ -68,6 +68,9 @@ LOCKED = " /*pg: FOR UPDATE */"
 # everbeat_tasks_owned
 COUNT_OWNED = "SELECT count(*) FROM everbeat_tasks WHERE status IN ('CLAIMED', 'RUNNING') AND worker_id IS ?"
 
+# A flush of that worker holds its row until its end.
+NO_FLUSH = "SELECT 1 FROM everbeat_workers WHERE id = ? /*pg: FOR UPDATE */"
+
 CLAIMED_BY = f"""
 SELECT {CLAIM_COLUMNS} FROM everbeat_tasks t
  WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.worker_id = ? AND t.status = 'CLAIMED'"""
@@ -81,6 +84,8 @@ SELECT t.id, t.name, t.queue, t.status, t.worker_id, w.hostname, w.pid, t.starte
 SAVE_REPORT = "INSERT INTO everbeat_recovery_reports (at, actor, report) VALUES (?, ?, ?)"
 REPORTS = "SELECT report FROM everbeat_recovery_reports ORDER BY id DESC LIMIT ?"
 
+MANY = 1_000_000
+"""More than a worker holds."""
 NOTHING = ""
 """Sorts before the id of every worker."""
 
@@ -115,6 +120,11 @@ def count_owned(tx: Transaction, worker_id: str | None) -> int:
 
 def owned_by(tx: Transaction, worker_id: str, *, limit: int, after: int = 0) -> list[Claim]:
     return [_claim(row) for row in tx.all(OWNED_BY, (worker_id, after, limit))]
+
+
+def surely_owned_by(tx: Transaction, worker_id: str) -> list[Claim]:
+    tx.one(NO_FLUSH, (worker_id,))
+    return [_claim(row) for row in tx.all(OWNED_BY, (worker_id, 0, MANY))]
 
 
 def owned_ids(tx: Transaction, worker_id: str, *, limit: int) -> list[str]:

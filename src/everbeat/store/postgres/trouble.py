@@ -1,0 +1,40 @@
+"""What is wrong with a server, in one line, with what a person can do about it. Passwords never get into it."""
+
+import psycopg
+
+from everbeat.secrecy import masked, without_passwords
+
+ADVICE = (
+    ("password authentication failed", "Check user and password in the database URL"),
+    ("no password supplied", "Check user and password in the database URL"),
+    ("no pg_hba.conf entry", "The server's pg_hba.conf must admit this user from this host"),
+    ("resolve host", "Check the host in the database URL"),
+    ("Name or service not known", "Check the host in the database URL"),
+    ("Connection refused", "Is the server running, and is the port right?"),
+    ("too many clients", "Raise max_connections, or put a pooler before the server"),
+    ("remaining connection slots", "Raise max_connections, or put a pooler before the server"),
+    ("too many connections", "Raise the limit of the database or of the user"),
+    ("permission denied for schema", "GRANT USAGE, CREATE ON SCHEMA to this user, or let its owner make the tables"),
+    ("permission denied", "GRANT SELECT, INSERT, UPDATE, DELETE on the everbeat_ tables to this user"),
+    ("read-only transaction", "This is a standby: add target_session_attrs=read-write to the URL"),
+    ("lock timeout", "Somebody holds a lock: SELECT * FROM pg_stat_activity WHERE xact_start IS NOT NULL"),
+)  # fmt: skip
+SEVERAL = "Multiple connection attempts failed"
+
+
+def told(error: psycopg.Error) -> str:
+    """One sentence, or two."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    if lines and lines[0].startswith(SEVERAL):
+        lines = [line for line in lines if line.startswith("- ")][-1:] or lines
+    said = lines[0].removeprefix("- ").rstrip(".") if lines else type(error).__name__
+    if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
+        return f"it has no tables of Everbeat, or not all ({clean(said)})"
+    if 'database "' in said and said.endswith("does not exist"):
+        return f"{clean(said)}. Create it, or check its name in the database URL"
+    advice = next((advice for sign, advice in ADVICE if sign in said), None)
+    return clean(said) if advice is None else f"{clean(said)}. {advice}"
+
+
+def clean(said: str) -> str:
+    return masked(without_passwords(said))

@@ -1,0 +1,271 @@
+"""The server restarts, goes away, loses a backend, is full or locked, while workers work.
+
+Nobody who lives is declared dead, nothing that ended is lost, nothing runs a second time (P6, P8, PROTOCOL 7, 14, 30).
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.crash.conftest import MakeYard
+from tests.crash.yard import FAST, Worker, Yard, is_alive
+from tests.postgres import Cluster
+
+from everbeat import TaskStatus
+from everbeat.run.spool import read
+from everbeat.testing import shift_clock
+
+LONGER_THAN_EVERY_THRESHOLD = 6.0
+KINDS = ("quick", "quick_again", "a_quick", "work")
+GATED = ("gated", "gated_again", "a_gated", "a_gated_again")
+BACKENDS = """
+SELECT pid FROM pg_stat_activity
+ WHERE datname = %s AND application_name LIKE 'everbeat%%' AND client_port IS NOT NULL ORDER BY backend_start"""
+
+
+def database_of(yard: Yard) -> str:
+    assert yard.url is not None
+    return yard.url.rpartition("/")[2]
+
+
+def backends(cluster: Cluster, yard: Yard) -> list[int]:
+    return [pid for (pid,) in cluster.sql(BACKENDS, database_of(yard))]
+
+
+def terminate_all(cluster: Cluster, yard: Yard) -> None:
+    for pid in backends(cluster, yard):
+        cluster.sql("SELECT pg_terminate_backend(%s)", pid)
+
+
+def restart(cluster: Cluster, yard: Yard) -> None:
+    """`pg_ctl restart -m immediate`."""
+    cluster.stop(signal.SIGQUIT)
+    cluster.start()
+
+
+def kill_one_backend(cluster: Cluster, yard: Yard) -> None:
+    """The server ends every other one and recovers, without being started anew."""
+    pids = backends(cluster, yard)
+    os.kill(pids[0], signal.SIGKILL)
+    yard.until(lambda: not any(is_alive(pid) for pid in pids), "all of them are gone")
+    cluster.wait()
+
+
+BLOWS: dict[str, Callable[[Cluster, Yard], None]] = {
+    "restarted at once": restart,
+    "one backend killed": kill_one_backend,
+    "all backends terminated": terminate_all,
+}
+
+
+def assert_that_nobody_noticed(yard: Yard, ids: list[str], workers: dict[Worker, str]) -> None:
+    """Everything completed in one run, and every worker is who it was."""
+    yard.audit(ids)
+    assert {yard.status(task_id) for task_id in ids} == {TaskStatus.COMPLETED}
+    starts = [line.task_id for line in yard.ledger() if line.word == "start"]
+    assert sorted(starts) == sorted(ids)
+    assert not yard.events("worker.dead")
+    assert not yard.events("outcome.refused")
+    assert {worker: worker.id for worker in workers} == workers
+    assert [worker.stop() for worker in workers] == [0 for _ in workers]
+
+
+def kept(yard: Yard, worker_id: str) -> list[str]:
+    paths = list((yard.path / "state").rglob(f"worker-{worker_id}.spool"))
+    return [one.task for path in paths for one in read(path)[0]]
+
+
+@pytest.mark.parametrize("blow", BLOWS.values(), ids=BLOWS)
+def test_a_server_that_is_hit_in_the_middle_of_everything(
+    make_yard: MakeYard, cluster: Cluster, blow: Callable[[Cluster, Yard], None]
+) -> None:
+    """Claims, starts, outcomes and beats are on their way each time."""
+    yard = make_yard(**FAST)
+    workers = [yard.worker(ready=False), yard.worker()]
+    yard.until_ready(workers[0])
+    known = {worker: worker.id for worker in workers}
+    ids = [task_id for name in KINDS for task_id in yard.send_many(name, [()] * 60)]
+
+    for goal in (20, 80, 140):
+        yard.until(lambda goal=goal: len({line.task_id for line in yard.ledger()}) >= goal, f"{goal} have begun")
+        blow(cluster, yard)
+    yard.until_ended(ids)
+
+    assert_that_nobody_noticed(yard, ids, known)
+
+
+def test_an_outage_longer_than_every_threshold_across_the_end_of_running_tasks(
+    make_yard: MakeYard, cluster: Cluster
+) -> None:
+    yard = make_yard(**FAST)
+    workers = [yard.worker(ready=False), yard.worker()]
+    yard.until_ready(workers[0])
+    known = {worker: worker.id for worker in workers}
+    ids = [yard.send(name, "go") for name in GATED]
+    for task_id in ids:
+        yard.until_started(task_id)
+
+    cluster.stop()
+    yard.open("go")
+    yard.until(lambda: all(yard.ends(task_id) for task_id in ids), "they have ended")
+    away_since = max(yard.ends(task_id)[0].at_ns for task_id in ids)
+    yard.until(lambda: yard.has_passed(away_since, LONGER_THAN_EVERY_THRESHOLD), "every threshold is over")
+    yard.until(
+        lambda: sorted(task for worker_id in known.values() for task in kept(yard, worker_id)) == sorted(ids),
+        "their outcomes are on disk",
+    )
+    assert all("store.unavailable" in worker.said() for worker in workers)
+    cluster.start()
+    yard.until_ended(ids)
+
+    yard.until(lambda: not any(kept(yard, worker_id) for worker_id in known.values()), "nothing is kept any more")
+    yard.until_event("store.returned")
+    assert_that_nobody_noticed(yard, ids, known)
+    assert not yard.events("task.recovered")
+
+
+def test_a_worker_killed_during_the_outage_loses_nothing_that_had_ended(make_yard: MakeYard, cluster: Cluster) -> None:
+    yard = make_yard(**FAST)
+    victim = yard.worker()
+    ids = [yard.send(name, "go") for name in GATED]
+    for task_id in ids:
+        yard.until_started(task_id)
+    heir = yard.worker()
+    victim_id = victim.id
+
+    cluster.stop()
+    yard.open("go")
+    yard.until(lambda: sorted(kept(yard, victim_id)) == sorted(ids), "their outcomes are on disk")
+    victim.kill_tree(children_first=True)
+    cluster.start()
+    yard.until_ended(ids)
+
+    yard.audit(ids)
+    assert {yard.status(task_id) for task_id in ids} == {TaskStatus.COMPLETED}
+    assert {len(yard.starts(task_id)) for task_id in ids} == {1}
+    yard.until_event("spool.replayed", worker_id=victim_id)
+    assert [event.worker_id for event in yard.events("worker.dead")] == [victim_id]
+    assert heir.stop() == 0
+
+
+def test_a_worker_told_to_stop_during_the_outage_stops_and_the_next_one_stores_what_ended(
+    make_yard: MakeYard, cluster: Cluster
+) -> None:
+    yard = make_yard(**FAST)
+    worker = yard.worker("--drain-timeout", "0")
+    task_id, worker_id = yard.send("gated", "go"), worker.id
+    yard.until_started(task_id)
+
+    cluster.stop()
+    yard.open("go")
+    yard.until(lambda: kept(yard, worker_id) == [task_id], "its outcome is on disk")
+    assert worker.stop() == 0
+    cluster.start()
+    assert yard.worker("--burst").ended() == 0
+
+    yard.audit([task_id])
+    assert (yard.status(task_id), len(yard.starts(task_id))) == (TaskStatus.COMPLETED, 1)
+
+
+def test_a_server_without_a_free_connection_is_named_and_waited_for(make_yard: MakeYard, cluster: Cluster) -> None:
+    yard = make_yard(**FAST)
+    worker = yard.worker()
+    known = {worker: worker.id}
+    before = yard.send("gated", "go")
+    yard.until_started(before)
+
+    with closing(Crowd(cluster)) as crowd:
+        pids = backends(cluster, yard)
+        crowd.take_all()
+        crowd.terminate(pids)
+        yard.until(lambda: crowd.take_all() or "too many clients" in worker.said(), "the worker says why")
+        yard.open("go")
+        late = yard.worker("--burst", ready=False)
+        assert late.ended() == 3
+        assert "too many clients" in late.said()
+        assert "Traceback" not in late.said()
+    yard.until_ended([before])
+    after = yard.send("quick")
+    yard.until_ended([after])
+
+    assert_that_nobody_noticed(yard, [before, after], known)
+
+
+def test_tables_that_somebody_has_locked_hold_up_the_work_and_nobody_dies_of_it(
+    make_yard: MakeYard, cluster: Cluster
+) -> None:
+    """Longer than our own limit for locks, which is two seconds, and than the threshold."""
+    yard = make_yard(**FAST)
+    workers = [yard.worker(ready=False), yard.worker()]
+    yard.until_ready(workers[0])
+    known = {worker: worker.id for worker in workers}
+    ids = [yard.send(name, "go") for name in GATED]
+    for task_id in ids:
+        yard.until_started(task_id)
+
+    with psycopg.connect(cluster.url(database_of(yard))) as stranger:
+        stranger.execute("LOCK TABLE everbeat_tasks, everbeat_workers IN ACCESS EXCLUSIVE MODE")
+        yard.open("go")
+        yard.until(
+            lambda: all("lock timeout" in worker.said() for worker in workers), "both workers say what is in the way"
+        )
+        ended_at = max(line.at_ns for line in yard.ledger())
+        yard.until(lambda: yard.has_passed(ended_at, LONGER_THAN_EVERY_THRESHOLD), "the threshold is over")
+    yard.until_ended(ids)
+
+    assert_that_nobody_noticed(yard, ids, known)
+
+
+@pytest.mark.parametrize("minutes", [-2, 2])
+def test_a_worker_whose_clock_is_two_minutes_off_works_like_any_other(
+    make_yard: MakeYard, cluster: Cluster, tmp_path: Path, minutes: int
+) -> None:
+    yard, clock = make_yard(**FAST), tmp_path / "clock"
+    shift_clock(clock, minutes * 60)
+    workers = [yard.worker("--queues", "off", clock_file=clock, ready=False), yard.worker("--queues", "right")]
+    yard.until_ready(workers[0])
+    known = {worker: worker.id for worker in workers}
+    ids = [yard.send("quick", delay=1.0, queue=queue) for queue in ("off", "right")]
+    held = [yard.send("gated", "go", queue=queue) for queue in ("off", "right")]
+    yard.until_ended(ids)
+    began = max(yard.until_started(task_id).at_ns for task_id in held)
+    yard.until(lambda: yard.has_passed(began, LONGER_THAN_EVERY_THRESHOLD), "every threshold is over")
+    yard.open("go")
+    yard.until_ended(held)
+
+    for task_id in (*ids, *held):
+        task = yard.task(task_id)
+        assert task.started_at is not None
+        assert task.finished_at is not None
+        assert task.run_at <= task.started_at <= task.finished_at
+        assert (task.finished_at - task.created_at).total_seconds() < 60
+    assert_that_nobody_noticed(yard, ids + held, known)
+
+
+class Crowd:
+    """Strangers who take every connection that a server has."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._connections: list[psycopg.Connection] = []
+
+    def take_all(self) -> None:
+        while True:
+            try:
+                self._connections.append(psycopg.connect(self._cluster.url("postgres")))
+            except psycopg.OperationalError:
+                return
+
+    def terminate(self, pids: list[int]) -> None:
+        """And whatever they leave is taken at once."""
+        for pid in pids:
+            self._connections[0].execute("SELECT pg_terminate_backend(%s)", (pid,))
+        self.take_all()
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
