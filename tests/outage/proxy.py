@@ -1,8 +1,8 @@
 """A line to PostgreSQL that can be cut at a chosen moment: around a COMMIT, or altogether.
 
 It reads enough of the protocol to know which statements a transaction has run, prepared ones as well, and when COMMIT
-is sent; a statement outside of a transaction commits itself. Cut `before` it, the server never hears of it and rolls back; cut `after` it, the server has committed and the
-client never learns.
+is sent; a statement outside of a transaction commits itself. Cut `before` it, the server never hears of it and rolls
+back; cut `after` it, the server has committed and the client never learns.
 """
 
 import socket

@@ -3,10 +3,15 @@
 The store is asked before anything else is claimed, and everything that is sent a second time is written once.
 """
 
+import threading
+
+import psycopg
 import pytest
 from tests.crash.conftest import MakeYard
 from tests.crash.yard import FAST, Yard
 from tests.outage.proxy import Proxy, Where
+from tests.outage.test_server import database_of
+from tests.postgres import Cluster
 
 from everbeat import TaskStatus
 
@@ -32,6 +37,21 @@ def test_a_claim_whose_commit_got_no_answer_is_run_once_and_not_billed(yard: Yar
     assert not yard.events("task.recovered")  # by its own worker, at once
     assert yard.task(task_id).lost_count == 0
     assert worker.stop() == 0
+
+
+def test_who_asks_what_is_his_waits_for_what_is_still_being_committed(yard: Yard, cluster: Cluster) -> None:
+    """The server may learn of a broken line long after the worker did."""
+    worker, task_id = yard.worker("--queues", "elsewhere"), yard.send("quick")
+    name, found = database_of(yard), []
+    asking = threading.Thread(target=lambda: found.extend(yard.store.surely_owned_by(worker.id)))
+    with psycopg.connect(cluster.url(name)) as flush:
+        flush.execute("SELECT 1 FROM everbeat_workers WHERE id = %s FOR KEY SHARE", (worker.id,))
+        flush.execute("UPDATE everbeat_tasks SET status = 'CLAIMED', fence = 1, worker_id = %s", (worker.id,))
+        asking.start()
+        yard.until(lambda: cluster.sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"), "it waits")
+    asking.join()
+
+    assert [claim.id for claim in found] == [task_id]
 
 
 @pytest.mark.parametrize("name", ["quick", "a_quick", "fails_always"])
