@@ -37,7 +37,7 @@ def backends(cluster: Cluster, yard: Yard) -> list[int]:
 
 
 def terminate_all(cluster: Cluster, yard: Yard) -> None:
-    for pid in backends(cluster, yard):
+    for pid in yard.until(lambda: backends(cluster, yard), "somebody is connected"):
         cluster.sql("SELECT pg_terminate_backend(%s)", pid)
 
 
@@ -49,7 +49,7 @@ def restart(cluster: Cluster, yard: Yard) -> None:
 
 def kill_one_backend(cluster: Cluster, yard: Yard) -> None:
     """The server ends every other one and recovers, without being started anew."""
-    pids = backends(cluster, yard)
+    pids = yard.until(lambda: backends(cluster, yard), "somebody is connected")
     os.kill(pids[0], signal.SIGKILL)
     yard.until(lambda: not any(is_alive(pid) for pid in pids), "all of them are gone")
     cluster.wait()
