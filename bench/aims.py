@@ -34,7 +34,7 @@ class Found:
         return None if self.found is None else self.found >= self.wanted
 
 
-DURABLE_HUEY = ("default", "results")
+DURABLE_HUEY = ("default", "4 threads", "results")
 AIMS = [
     Aim(what="async no-ops against huey", store="sqlite", key="drain.async", peer="huey", peer_key="drain.sync",
         times=8, variants=DURABLE_HUEY),

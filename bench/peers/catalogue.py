@@ -38,6 +38,7 @@ PEERS = [
         kinds=("sync",),
         variants={
             "default": "1 thread, task returns nothing",
+            "4 threads": "4 threads, task returns nothing",
             "results": "1 thread, result stored",
             "fsync off": "1 thread, task returns nothing, commits do not wait for the disk",
         },
@@ -51,7 +52,7 @@ PEERS = [
         package="pgqueuer",
         store="postgresql",
         kinds=("async",),
-        variants={"default": "batch size 10", "fast": "batch size 100"},
+        variants={"default": "batch size 10", "fast": "batch size 100", "batch 500": "batch size 500"},
         runs_in="the event loop of the worker",
         finished_means="row deleted and log row written, in batches",
         after_kill="run again after 25 s; a stalled loop has its tasks run twice; no limit for a task that kills",

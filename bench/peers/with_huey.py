@@ -1,6 +1,5 @@
 """Huey on SQLite: SqliteHuey, `huey_consumer.py` with threads."""
 
-import os
 import sqlite3
 import sys
 import time
@@ -12,7 +11,7 @@ from bench.peers import kit
 
 PATH = kit.DIRECTORY / "huey.db"
 STORES_RESULTS = kit.VARIANT == "results"
-WORKERS = os.environ.get("BENCH_HUEY_WORKERS", "1")
+THREADS = "4" if kit.VARIANT == "4 threads" else "1"
 huey = SqliteHuey("bench", filename=str(PATH), fsync=kit.VARIANT != "fsync off")
 
 
@@ -48,7 +47,7 @@ def send_stamp(path: str) -> None:
 
 
 def worker(kind: str) -> list[str]:
-    return [str(Path(sys.executable).parent / "huey_consumer"), f"{__name__}.huey", "-w", WORKERS,
+    return [str(Path(sys.executable).parent / "huey_consumer"), f"{__name__}.huey", "-w", THREADS,
             "-q"]  # fmt: skip
 
 

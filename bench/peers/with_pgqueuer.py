@@ -17,7 +17,7 @@ from pgqueuer.queries import Queries
 
 from bench.peers import kit
 
-BATCH = {"default": "10", "fast": "100"}[kit.VARIANT]
+BATCH = {"default": "10", "fast": "100", "batch 500": "500"}[kit.VARIANT]
 ARGS = json.dumps({"a": 1, "b": 2}).encode()
 
 

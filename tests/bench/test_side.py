@@ -30,6 +30,7 @@ def test_all_settings_are_drained_and_the_rest_is_measured_once() -> None:
 
     assert made == [
         ("drain", "default", "sync"),
+        ("drain", "4 threads", "sync"),
         ("drain", "results", "sync"),
         ("drain", "fsync off", "sync"),
         ("enqueue", "default", "sync"),
