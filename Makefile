@@ -16,11 +16,12 @@ READY := $(VENV)/ready-$(notdir $(PYTHON))
 SOURCES := src tests tools $(wildcard bench) $(wildcard examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format-check lint types fmt stable soak bench clean
+.PHONY: help demo test test-system check format-check lint types fmt stable soak bench clean
 
 help:
 	@echo 'make demo          the whole story in a minute: two workers, one killed with kill -9, the recovery, the report'
 	@echo 'make test          run the tests; ARGS="-k name -x" goes to pytest'
+	@echo 'make test-system   run the tests that need root: hosts in network namespaces, pgbouncer; installs what they need'
 	@echo 'make check         what CI runs: format, lint, types, tests'
 	@echo 'make fmt           format the code and repair what the linter can'
 	@echo 'make stable N=20   run the crash tests N times and count failures'
@@ -33,6 +34,14 @@ demo: $(READY)
 
 test: $(READY)
 	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+test-system: $(READY)
+	@[ "$$(id -u)" = 0 ] || { echo 'make test-system needs root: it makes network namespaces' >&2; exit 1; }
+	@command -v ip >/dev/null && command -v iptables >/dev/null && command -v pgbouncer >/dev/null || { \
+		echo 'installing iproute2, iptables, pgbouncer ...' >&2; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends \
+			iproute2 iptables pgbouncer >/dev/null; }
+	@EVERBEAT_TEST_SYSTEM=1 $(BIN)/python -m pytest tests/system $(ARGS)
 
 check: format-check lint types test
 

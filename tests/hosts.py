@@ -39,7 +39,8 @@ T = TypeVar("T")
 class Line:
     task_id: str
     fence: int
-    pid: int
+    at: int
+    """Nanoseconds of the kernel's monotonic clock."""
     word: str
 
 
@@ -95,9 +96,8 @@ class Hosts:
         self.app = application.make_app(self.url, **self.recovery)
 
     def worker(
-        self, name: str, *, url: str | None = None, within: Sequence[str] = (), elsewhere: bool = True,
-        **environment: str,
-    ) -> HostedWorker:  # fmt: skip
+        self, name: str, *words: str, url: str | None = None, within: Sequence[str] = (), elsewhere: bool = True
+    ) -> HostedWorker:
         """Start one and wait until it is ready. `within`: the command that runs it on its host; `elsewhere`: its row
         says that it is on another host."""
         log = self.place / f"{name}.log"
@@ -111,8 +111,8 @@ class Hosts:
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [*within, sys.executable, "-u", "-m", "everbeat", "worker", "start", "hosts:app", "--processes", "4",
-                 "--name", name],
-                cwd=APPS, env=os.environ | mine | environment, stdin=subprocess.DEVNULL, stdout=file,
+                 "--name", name, *words],
+                cwd=APPS, env=os.environ | mine, stdin=subprocess.DEVNULL, stdout=file,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         worker = HostedWorker(self, process, log, name)
@@ -194,7 +194,7 @@ class Hosts:
         path = self.place / "ledger"
         written = path.read_text() if path.exists() else ""
         words = [line.split(" ") for line in written.rpartition("\n")[0].splitlines()]
-        return [Line(task_id, int(fence), int(pid), word) for task_id, fence, pid, word in words]
+        return [Line(task_id, int(fence), int(at), word) for task_id, fence, at, word in words]
 
     def starts(self, task_id: str) -> list[Line]:
         return self.lines(task_id, "start")

@@ -44,7 +44,7 @@ class Cluster:
         self._bin = _readable(_binaries(), self.directory, self._identity)
         self._settings = SETTINGS | settings
         self._environment = dict(os.environ)  # not what a test adds to its own before it starts the server again
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._numbers = itertools.count(1)
         data = self.directory / "data"
@@ -154,7 +154,7 @@ def _readable(binaries: Path, directory: Path, identity: dict[str, Any]) -> Path
     return binaries
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
