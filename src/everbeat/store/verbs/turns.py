@@ -66,8 +66,8 @@ def hand_over(tx: Transaction, keys: Iterable[str | None]) -> None:
         first = tx.one(FIRST_OF_OPEN_QUEUES, (key,)) or (tx.one(FIRST, (key,)) if holder is None else None)
         if first is None:
             continue
-        if holder is not None:
-            tx.run(STEP_BACK, (holder[0],))
+        if holder is not None and not tx.run(STEP_BACK, (holder[0],)):
+            continue  # it was claimed meanwhile
         seq, queue, name = first
         tx.run(GIVE, (seq,))
         tx.wakes.add((queue, name))
