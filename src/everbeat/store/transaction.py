@@ -11,6 +11,10 @@ Kind = tuple[str, str | None]
 """Queue and name of a task: what decides who can run it. None: whatever its name is."""
 
 
+Question = tuple[str, tuple[Any, ...]]
+"""A statement and its values."""
+
+
 class Database(Protocol):
     """Where the transactions of a store come from."""
 
@@ -60,8 +64,15 @@ class Transaction(Protocol):
     done: set[str]
     """Ids of workflows that have ended in it: once it is committed, those that wait for them are woken."""
 
+    def expect(self, *questions: Question) -> None:
+        """These will be asked next, and nothing that is written before changes their answers: a database far away
+        answers all of them at once."""
+
     def run(self, sql: str, values: Any = ()) -> int:
         """How many rows were changed."""
+
+    def finally_many(self, sql: str, rows: Sequence[Any]) -> None:
+        """Change these at the end, together with the commit. Nobody asks how many, and nobody reads them before."""
 
     def many(self, sql: str, rows: Sequence[Any]) -> int:
         """How many rows were changed by all of them together."""

@@ -33,7 +33,7 @@ from everbeat.secrecy import masked
 from everbeat.store.postgres.dialect import bind, in_one, names_in, translate
 from everbeat.store.postgres.hot import COLUMNS, KINDS, KINDS_OF, OTHERWISE, TYPES
 from everbeat.store.postgres.trouble import told
-from everbeat.store.transaction import Kind, Row, RowRefused
+from everbeat.store.transaction import Kind, Question, Row, RowRefused
 
 Connection = psycopg.Connection[Row]
 
@@ -82,6 +82,9 @@ class PostgresTransaction:
         self.events: list[Event] = []
         self.wakes: set[Kind] = set()
         self.done: set[str] = set()
+        self._answers: dict[Question, list[Row]] = {}
+        """To what was expected to be asked."""
+        self._last: list[tuple[str, Sequence[Any]]] = []
 
     @property
     def now(self) -> int:
@@ -95,6 +98,15 @@ class PostgresTransaction:
     def clock_id(self) -> str:
         return self._read_clock()[2]
 
+    def expect(self, *questions: Question) -> None:
+        with self._connection.pipeline():
+            asked = [(question, self._execute(*bind(*question))) for question in questions]
+            self._answers = {question: cursor.fetchall() for question, cursor in asked}
+
+    def finally_many(self, sql: str, rows: Sequence[Any]) -> None:
+        if rows:
+            self._last.append((sql, rows))
+
     def run(self, sql: str, values: Any = ()) -> int:
         return self._execute(*bind(sql, values)).rowcount
 
@@ -102,7 +114,9 @@ class PostgresTransaction:
         types = TYPES.get(sql)
         if not rows:
             return 0
-        if types is None or len(rows) == 1:
+        if len(rows) == 1:
+            return self._execute(translate(sql), rows[0]).rowcount
+        if types is None:
             with self._connection.cursor() as cursor:
                 cursor.executemany(translate(sql), rows)
                 return cursor.rowcount
@@ -146,9 +160,17 @@ class PostgresTransaction:
         return row is not None and bool(row[0])
 
     def all(self, sql: str, values: Any = ()) -> list[Row]:
+        if self._answers:
+            known = self._answers.pop((sql, tuple(values)), None)
+            if known is not None:
+                return known
         return self._execute(*bind(sql, values)).fetchall()
 
     def one(self, sql: str, values: Any = ()) -> Row | None:
+        if self._answers:
+            known = self._answers.pop((sql, tuple(values)), None)
+            if known is not None:
+                return known[0] if known else None
         return self._execute(*bind(OTHERWISE.get(sql, sql), values)).fetchone()
 
     @contextmanager
@@ -162,6 +184,16 @@ class PostgresTransaction:
             if isinstance(error, (*REFUSED, ValueError)):
                 raise RowRefused(f"{type(error).__name__}: {error}") from error
             raise
+
+    def commit(self) -> None:
+        """What was left for the end goes with it, in one round trip."""
+        if not self._last:
+            self._connection.execute("COMMIT")
+            return
+        with self._connection.pipeline():
+            for sql, rows in self._last:
+                self.many(sql, rows)
+            self._connection.execute("COMMIT")
 
     def _execute(self, sql: str, values: Any) -> psycopg.Cursor[Row]:
         return self._connection.execute(sql, values)
@@ -209,7 +241,7 @@ class PostgresDatabase:
             yield tx
             if point:
                 crash_point(f"{point}.before_commit")
-            self._commit(connection)
+            self._commit(tx, connection)
             if point:
                 crash_point(f"{point}.after_commit")
         if tx.events and self.when_told is not None:
@@ -356,9 +388,9 @@ class PostgresDatabase:
         except psycopg.OperationalError as error:
             raise self._in_doubt(connection, error) from error
 
-    def _commit(self, connection: Connection) -> None:
+    def _commit(self, tx: PostgresTransaction, connection: Connection) -> None:
         try:
-            connection.execute("COMMIT")
+            tx.commit()
         except psycopg.OperationalError as error:
             raise self._in_doubt(connection, error) from error
 

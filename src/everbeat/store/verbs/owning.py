@@ -22,10 +22,10 @@ from everbeat.model.state import OWNED, REVOKES, Change, TaskStatus, sources, ta
 from everbeat.model.task import Claim, Outcome, TaskPolicy
 from everbeat.model.worker import WorkerStatus
 from everbeat.store.interface import Ending, Flush, Flushed, Held, Report
-from everbeat.store.transaction import Row, Transaction
+from everbeat.store.transaction import Question, Row, Transaction
 from everbeat.store.verbs import flow_args, flow_ends, totals, unsound
 from everbeat.store.verbs.living import beat_for_tasks, renew
-from everbeat.store.verbs.queueing import Places, is_ready
+from everbeat.store.verbs.queueing import LIMITS, Places, is_ready
 from everbeat.store.verbs.records import Records, StoredError, add_events, stored_error, text
 from everbeat.store.verbs.turns import IN_LINE, hand_over
 
@@ -141,6 +141,7 @@ their own is not walked to its end every time."""
 
 
 def flush(tx: Transaction, wanted: Flush) -> Flushed:
+    tx.expect(*_questions(wanted))
     standing = tx.one(STANDING, (wanted.worker_id,))
     if wanted.seen_beat is not None and is_older(standing, wanted.seen_beat):
         return Flushed(alive=False, is_older=True)
@@ -162,6 +163,14 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     running = [*started, *(claim for claim in claims if claim.status is TaskStatus.RUNNING)]
     totals.add(tx, times(RESTART, _restarted_after(tx, running)))
     return Flushed(alive=True, settlements=settlements, started=started, claims=claims, next_due_in_us=due_in_us)
+
+
+def _questions(wanted: Flush) -> Iterator[Question]:
+    """What a flush asks in any case. When the next task is due may be changed by what it settles."""
+    yield STANDING, (wanted.worker_id,)
+    yield LIMITS, ()
+    if all(ending.verdict.change is Change.COMPLETE for ending in wanted.endings):
+        yield NEXT_DUE, ()
 
 
 def is_older(standing: Row | None, seen_beat: int) -> bool:
@@ -400,8 +409,8 @@ def take(tx: Transaction, claims: Sequence[Claim]) -> None:
     ready = [
         (c.worker_id, int(c.counted), tx.now, c.seq, c.fence - 1) for c in claims if c.status is TaskStatus.RUNNING
     ]
-    tx.many(CLAIM, waiting)
-    tx.many(LAUNCH, ready)
+    tx.finally_many(CLAIM, waiting)
+    tx.finally_many(LAUNCH, ready)
 
 
 def claim_of(row: Row, slot: int, worker_id: str, *, counted: bool) -> Claim:

@@ -6,6 +6,7 @@ that it can be looked at and released.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from everbeat.model import event
@@ -55,11 +56,14 @@ def sound(tx: Transaction, rows: Iterator[Row], flawed: list[Row]) -> Iterator[R
 
 
 def is_sound(row: Row) -> bool:
-    if tuple(map(type, row[:12])) != SHAPE or type(row[13]) is not bytes:
-        return False
-    if type(row[14]) not in (int, NOTHING) or type(row[15]) not in (str, NOTHING):
-        return False
-    return all(0 <= count < LARGEST for count in row[COUNTERS])
+    """Asked of every row that is claimed, so one look at the types of all its values."""
+    counters = row[COUNTERS]
+    return _is_shape(tuple(map(type, row))) and min(counters) >= 0 and max(counters) < LARGEST
+
+
+@lru_cache(maxsize=256)
+def _is_shape(types: tuple[type, ...]) -> bool:
+    return types[:12] == SHAPE and types[13] is bytes and types[14] in (int, NOTHING) and types[15] in (str, NOTHING)
 
 
 def set_aside(tx: Transaction, rows: Sequence[Row]) -> None:
