@@ -16,8 +16,6 @@ from everbeat.model.state import TaskStatus
 from everbeat.model.task import Finished, TaskInfo
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from everbeat.app import Everbeat
 
 R = TypeVar("R")
@@ -29,7 +27,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
 
 class TaskHandle(Generic[R]):
-    __slots__ = ("_app", "_decode", "_sent_on", "created", "id")
+    __slots__ = ("_app", "_decode", "_is_open", "created", "id")
 
     def __init__(
         self,
@@ -38,12 +36,12 @@ class TaskHandle(Generic[R]):
         decode: Callable[[bytes | None], Any] | None,
         *,
         created: bool,
-        sent_on: "sqlite3.Connection | None" = None,
+        is_open: Callable[[], bool] | None = None,
     ) -> None:
         self._app = app
         self._decode = decode
-        self._sent_on = sent_on
-        """The user's connection whose transaction it was sent in."""
+        self._is_open = is_open
+        """Whether the user's own transaction that it was sent in is still open."""
         self.id = task_id
         self.created = created
         """This call stored the task. False: it was there before, or the handle was made from an id."""
@@ -90,7 +88,8 @@ class TaskHandle(Generic[R]):
 
     async def aresult(self, timeout: Seconds | None = None) -> R:
         """`result`, without holding a thread while it waits."""
-        self._require_committed()
+        if self._is_open is not None:
+            await asyncio.to_thread(self._require_committed)
         patience = Patience(self.id, timeout)
         while True:
             try:
@@ -112,20 +111,16 @@ class TaskHandle(Generic[R]):
         return await asyncio.to_thread(self.cancel)
 
     def _require_committed(self) -> None:
-        if self._sent_on is None:
-            return
-        import sqlite3  # lazily: few handles come from a connection
-
         try:
-            is_open = self._sent_on.in_transaction
-        except sqlite3.ProgrammingError:  # it was closed, or belongs to another thread
+            is_open = self._is_open is not None and self._is_open()
+        except StoreUnavailable:  # an outage ends every transaction
             is_open = False
         if is_open:
             raise RuntimeError(
                 f"task {self.id} was sent in a transaction that is still open, so no worker can see it. "
                 f"Commit before waiting for its result."
             )
-        self._sent_on = None
+        self._is_open = None
 
     def _look(self, *, full: bool) -> TaskInfo:
         store = self._app.store

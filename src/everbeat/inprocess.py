@@ -38,7 +38,7 @@ from everbeat.run.calling import Calling
 from everbeat.run.failure import error_of
 from everbeat.run.lockfile import this_host
 from everbeat.run.telling import as_json
-from everbeat.store.interface import Ending, Flush, Report, TaskFilter
+from everbeat.store.interface import Ending, Flush, Report, Sent, TaskFilter
 from everbeat.store.sqlite.store import SQLiteStore
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ class ThrowawayStore(SQLiteStore):
         self.worker.run_ready(retries=True)
         return stored
 
-    def enqueue_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Enqueued]:
+    def enqueue_on(self, connection: Any, tasks: Sequence[NewTask]) -> Sent:
         """The connection is to the real store, and so not part of the test."""
-        return self.enqueue(tasks)
+        return Sent(self.enqueue(tasks), is_open=lambda: False)
 
     def wait(self, task_id: str, timeout: float | None) -> Finished | None:
         """What is not finished by running all that is ready will not be by waiting, unless another thread runs it."""

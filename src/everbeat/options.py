@@ -3,18 +3,32 @@
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from everbeat.config.checks import Seconds, in_seconds, to_seconds
 from everbeat.ids import key_problem, name_problem
-
-if TYPE_CHECKING:
-    import sqlite3
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 LONGEST_DELAY_SECONDS = 100 * 366 * 86_400
 PRIORITIES = range(1, 101)
+
+
+class WithCursor(Protocol):
+    """A connection of sqlite3, psycopg or Django."""
+
+    @property
+    def cursor(self) -> Any: ...
+
+
+class WithExecute(Protocol):
+    """A connection or session of SQLAlchemy."""
+
+    @property
+    def execute(self) -> Any: ...
+
+
+OwnConnection = WithCursor | WithExecute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +43,7 @@ class SendOptions:
     exclusive_key: str | None = None
     good_until: datetime | None = None
     id: str | None = None
-    connection: "sqlite3.Connection | None" = None
+    connection: OwnConnection | None = None
 
     def __post_init__(self) -> None:
         if self.delay is not None and self.run_at is not None:
@@ -86,10 +100,10 @@ def raise_if(problem: str | None) -> None:
 
 
 def _require_connection(connection: object) -> None:
-    import sqlite3  # lazily: most senders never have one
-
-    if not isinstance(connection, sqlite3.Connection):
-        raise ValueError(f"connection must be an open sqlite3.Connection to the store's own file, not {connection!r}")
+    """Whether it is one of the store's own database is for the store to say, when something is sent."""
+    if not (hasattr(connection, "execute") or hasattr(connection, "cursor")):
+        kind = type(connection).__name__
+        raise ValueError(f"connection must be an open connection (or SQLAlchemy session) to the store, not a {kind}")
 
 
 def _require_delay(delay: Seconds) -> None:

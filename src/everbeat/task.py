@@ -17,13 +17,11 @@ from everbeat.errors import PayloadError, StoreUnavailable, TaskConflict
 from everbeat.handle import TaskHandle
 from everbeat.ids import name_problem
 from everbeat.model.task import Enqueued, NewTask, TaskKind, TaskPolicy
-from everbeat.options import PLAIN, SendOptions, raise_if
+from everbeat.options import PLAIN, OwnConnection, SendOptions, raise_if
 from everbeat.payload import Payload
 from everbeat.secrecy import secrets_in
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from everbeat.app import Everbeat
 
 P = ParamSpec("P")
@@ -156,14 +154,15 @@ class Task(Sendable[P, R]):
         exclusive_key: str | None = None,
         good_until: datetime | None = None,
         id: str | None = None,
-        connection: "sqlite3.Connection | None" = None,
+        connection: OwnConnection | None = None,
     ) -> Sender[P, R]:
         """The same task, sent later, elsewhere, under a key or a given id. ValueError for what can not be.
 
         `unique_key`: while a task of this name and key has not ended no second one is stored; the handle is that one's,
         and its `created` is False. `exclusive_key`: no two of any name run at once.
         `good_until`: EXPIRED if it has not started by then. `connection`: part of the transaction on your own
-        connection to the store's file, stored when you commit.
+        connection to the store's database, stored when you commit: one of sqlite3 or psycopg, or a Django connection or
+        a SQLAlchemy session or connection over them.
         """
         return Sender(
             self,
@@ -219,7 +218,7 @@ class Task(Sendable[P, R]):
         )
         tasks = [NewTask(task_id, args, kind) for task_id, args in zip(ids, self._encoded(calls), strict=True)]
         if options.connection is not None:
-            return self._handles_of(self._app.store.enqueue_on(options.connection, tasks), options.connection)
+            return self._handles_of(*self._app.store.enqueue_on(options.connection, tasks))
         size = batch_size or len(tasks) or 1
         handles: list[TaskHandle[R]] = []
         for start in range(0, len(tasks), size):
@@ -240,14 +239,12 @@ class Task(Sendable[P, R]):
             except TypeError as error:
                 raise error if len(calls) == 1 else TypeError(f"call {index}: {error}") from error
 
-    def _handles_of(
-        self, stored: Sequence[Enqueued], connection: "sqlite3.Connection | None" = None
-    ) -> list[TaskHandle[R]]:
+    def _handles_of(self, stored: Sequence[Enqueued], is_open: Callable[[], bool] | None = None) -> list[TaskHandle[R]]:
         conflict = next((row for row in stored if row.conflict), None)
         if conflict is not None:
             raise TaskConflict(conflict.id)
         app, decode = self._app, self.payload.decode_result
-        return [TaskHandle(app, task_id, decode, created=created, sent_on=connection) for task_id, created, _ in stored]
+        return [TaskHandle(app, task_id, decode, created=created, is_open=is_open) for task_id, created, _ in stored]
 
 
 class SyncTask(Task[P, R]):

@@ -20,7 +20,11 @@ PATIENCE = 5.0
 
 Db = Annotated[
     str | None,
-    typer.Option("--db", metavar="URL", help="The store: sqlite:///relative.db or sqlite:////absolute.db."),
+    typer.Option(
+        "--db",
+        metavar="URL",
+        help="The store: sqlite:///relative.db, sqlite:////absolute.db or postgresql://USER@HOST/DATABASE.",
+    ),
 ]
 App = Annotated[
     str | None,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from everbeat.decide.room import Room
 from everbeat.errors import EverbeatError
@@ -197,6 +197,14 @@ class CopyRefused(EverbeatError):
     """A backup or restore that was not made, with what to do instead. The store is as it was."""
 
 
+class Sent(NamedTuple):
+    """What was added to a transaction of the user's own."""
+
+    tasks: list[Enqueued]
+    is_open: Callable[[], bool]
+    """Whether that transaction has not ended yet. May ask the database."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backup:
     store: str
@@ -313,7 +321,7 @@ class Store(Site, Protocol):
     def enqueue(self, tasks: Sequence[NewTask]) -> list[Enqueued]:
         """Store all or none, durably, and wake a worker. Calls from several threads share commits."""
 
-    def enqueue_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Enqueued]:
+    def enqueue_on(self, connection: Any, tasks: Sequence[NewTask]) -> Sent:
         """Store all or none in the transaction on the user's own connection (PROTOCOL 36). ValueError if it is none of
         this store, or no transaction can be open on it; TaskConflict if an id is taken."""
 

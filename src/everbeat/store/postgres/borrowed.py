@@ -2,101 +2,157 @@
 
 A psycopg connection, a Django connection or a SQLAlchemy connection or session over psycopg. The tasks are there when
 the user commits, and never were if the user rolls back; workers find them by a NOTIFY that the same transaction sends
-when it commits.
+when it commits. Whatever goes wrong here is undone to a savepoint: the user's transaction goes on without it.
+
+The connection is left as it was found: its row factory, its adapters and its search path are not touched, or put back.
+
+Things that do not work: a savepoint as the outermost transaction (psycopg would commit at its end); asking the user's
+connection whether the transaction is over (it may be another one's by then, or closed, or busy in another thread).
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, cast
 
 import psycopg
+from psycopg.types.numeric import Int8Dumper
 
 from everbeat.errors import StoreUnavailable, TaskConflict
 from everbeat.model.task import Enqueued, NewTask
+from everbeat.store.interface import Sent
 from everbeat.store.postgres.bells import NotifyBells
-from everbeat.store.postgres.connection import CLOCK_ID, Connection, PostgresDatabase, PostgresTransaction, now_on
-from everbeat.store.transaction import RowRefused
+from everbeat.store.postgres.connection import (
+    CLOCK_ID,
+    MISSING,
+    Connection,
+    PostgresDatabase,
+    PostgresTransaction,
+    now_on,
+)
+from everbeat.store.transaction import Row, RowRefused
 from everbeat.store.verbs import sending
+from everbeat.store.wrapped import driver_connection, kind_of
 
+IS_OURS = "SELECT to_regclass('everbeat_meta') IS NOT NULL"
 STORE_ID = "SELECT value FROM everbeat_meta WHERE key = 'store_id'"
+SEARCH_PATH = "SELECT current_setting('search_path')"
+SET_SEARCH_PATH = "SELECT set_config('search_path', %s, true)"
+THIS_TRANSACTION = "SELECT pg_current_xact_id()::text"
+STATE_OF = "SELECT pg_xact_status(%s::text::xid8)"
 
 
-def enqueue_on(
-    given: Any, tasks: Sequence[NewTask], *, database: PostgresDatabase, bells: NotifyBells
-) -> list[Enqueued]:
+def enqueue_on(given: Any, tasks: Sequence[NewTask], *, database: PostgresDatabase, bells: NotifyBells) -> Sent:
     """All or none of them, in the transaction that is open on the connection or begins here."""
-    connection = _psycopg_connection(given)
-    _require_transaction(connection)
+    own = driver_connection(given)
+    if not isinstance(own, psycopg.Connection):
+        raise ValueError(
+            f"connection= takes a psycopg connection, or one of Django, or a connection or session of SQLAlchemy, over "
+            f"psycopg 3, not {kind_of(given)}. Nothing was sent."
+        )
+    _require_transaction(own)
+    guest = cast(Connection, _Guest(own))
 
     def moment() -> tuple[int, int, str]:
-        now = now_on(connection)
+        now = now_on(guest)
         return now, now, CLOCK_ID
 
-    with _Plainly(connection):
-        _require_same_store(connection, database)
-        transaction = PostgresTransaction(connection, database.scope, moment)
-        try:
-            with transaction.part():
-                results = sending.enqueue(transaction, tasks)
-                conflict = next((result for result in results if result.conflict), None)
-                if conflict is not None:
-                    raise TaskConflict(conflict.id)
-                bells.ring_at_commit(connection, {(task.kind.queue, task.kind.name) for task in tasks})
-        except RowRefused:
-            raise
-        except psycopg.OperationalError as error:
-            raise StoreUnavailable(
-                f"{database.location}: {str(error).splitlines()[0]} on the connection that was given. The tasks were "
-                f"not added to its transaction."
-            ) from error
-    return results
+    transaction = PostgresTransaction(guest, database.scope, moment)
+    try:
+        path = _one(guest, SEARCH_PATH)  # the first statement begins the transaction, where none is open
+        with transaction.part(), _found_by(guest, database.schema, path):
+            _require_same_store(guest, database)
+            results = _stored(sending.enqueue(transaction, tasks))
+            bells.ring_at_commit(guest, {(task.kind.queue, task.kind.name) for task in tasks})
+            number = _one(guest, THIS_TRANSACTION)
+    except _OtherStore as error:
+        raise ValueError(str(error)) from None
+    except RowRefused as refused:
+        if isinstance(refused.__cause__, MISSING):
+            raise _not_added(database, refused.__cause__) from refused
+        raise
+    except psycopg.OperationalError as error:
+        raise _not_added(database, error) from error
+    return Sent(results, lambda: _is_open(database, number))
 
 
-def _psycopg_connection(given: Any) -> Connection:
-    """The psycopg connection below whatever the user works with."""
-    found = given
-    if hasattr(found, "ensure_connection"):  # Django
-        found.ensure_connection()
-        found = found.connection
-    if callable(getattr(found, "connection", None)):  # a SQLAlchemy session
-        found = found.connection()
-    found = getattr(found, "connection", found)  # a SQLAlchemy connection, or what its pool gives
-    found = getattr(found, "driver_connection", found)
-    if not isinstance(found, psycopg.Connection):
-        raise ValueError(
-            f"connection= takes a psycopg connection, or one of SQLAlchemy or Django over psycopg 3, not "
-            f"{type(given).__module__}.{type(given).__qualname__}. Nothing was sent."
-        )
-    return found
+class _OtherStore(Exception):
+    """The connection leads elsewhere."""
 
 
-def _require_transaction(connection: Connection) -> None:
-    is_open = connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
-    if connection.autocommit and not is_open:
+class _Guest:
+    """The user's connection, as far as a transaction of ours needs it, with cursors that are ours."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def cursor(self) -> psycopg.Cursor[Row]:
+        cursor = psycopg.Cursor(self._connection, row_factory=psycopg.rows.tuple_row)
+        cursor.adapters.register_dumper(int, Int8Dumper)
+        return cursor
+
+    def execute(self, sql: Any, values: Any = None) -> psycopg.Cursor[Row]:
+        return self.cursor().execute(sql, values)
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        return self._connection.transaction()
+
+
+def _require_transaction(connection: psycopg.Connection[Any]) -> None:
+    status = connection.info.transaction_status
+    if connection.closed:
+        raise ValueError("the connection is closed. Nothing was sent.")
+    if status == psycopg.pq.TransactionStatus.INERROR:
+        raise ValueError("the transaction on the connection has failed: it can only be rolled back. Nothing was sent.")
+    if connection.autocommit and status == psycopg.pq.TransactionStatus.IDLE:
         raise ValueError(
             "the connection commits each statement by itself and no transaction is open, so there is nothing that the "
-            "tasks could be part of. Use it inside `with connection.transaction():`. Nothing was sent."
+            "tasks could be part of. Use it inside `with connection.transaction():`, in Django inside "
+            "`with transaction.atomic():`. Nothing was sent."
         )
+
+
+@contextmanager
+def _found_by(connection: Connection, schema: str | None, path: str) -> Iterator[None]:
+    """Our tables are found where the store has them. If it raises, the savepoint puts the path back."""
+    if schema is None:
+        yield
+        return
+    connection.execute(SET_SEARCH_PATH, (f'"{schema}"',))
+    yield
+    connection.execute(SET_SEARCH_PATH, (path,))
 
 
 def _require_same_store(connection: Connection, database: PostgresDatabase) -> None:
-    row = connection.execute("SELECT to_regclass('everbeat_meta') IS NOT NULL").fetchone()
-    found = connection.execute(STORE_ID).fetchone() if row and row[0] else None
-    if found != (database.scope,):
-        raise ValueError(
+    if not _one(connection, IS_OURS) or _one(connection, STORE_ID) != database.scope:
+        raise _OtherStore(
             f"the connection is not to the store {database.location}: a task can only be sent in a transaction of its "
             f"own store. Nothing was sent."
         )
 
 
-class _Plainly:
-    """Rows are tuples, whatever the user likes them to be."""
+def _stored(results: list[Enqueued]) -> list[Enqueued]:
+    conflict = next((result for result in results if result.conflict), None)
+    if conflict is not None:
+        raise TaskConflict(conflict.id)
+    return results
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._row_factory = connection.row_factory
 
-    def __enter__(self) -> None:
-        self._connection.row_factory = psycopg.rows.tuple_row
+def _is_open(database: PostgresDatabase, number: str) -> bool:
+    """Whether the transaction of this number is still under way, asked on a connection of our own."""
+    with database.session() as connection:
+        try:
+            return bool(_one(connection, STATE_OF, number) == "in progress")
+        except psycopg.errors.InvalidParameterValue:  # not from here: the server is another one by now
+            return False
 
-    def __exit__(self, *error: object) -> None:
-        self._connection.row_factory = self._row_factory
+
+def _not_added(database: PostgresDatabase, error: BaseException) -> StoreUnavailable:
+    said = str(error).splitlines()[0].rstrip(".")
+    return StoreUnavailable(
+        f"{database.location}: {said} on the connection that was given. The tasks were not added to its transaction."
+    )
+
+
+def _one(connection: Connection, sql: str, *values: Any) -> Any:
+    row = connection.execute(sql, values or None).fetchone()
+    return row[0] if row else None

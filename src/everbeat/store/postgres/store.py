@@ -8,6 +8,7 @@ from everbeat.clock import Clock
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Enqueued, NewTask
 from everbeat.store import schema as steps
+from everbeat.store.interface import Sent
 from everbeat.store.postgres import borrowed, migrate, sending
 from everbeat.store.postgres.bells import NotifyBells
 from everbeat.store.postgres.checks import Checks
@@ -86,7 +87,7 @@ class PostgresStore(PostgresSite, Sessions, Checks, SQLStore):
     def _is_simple(self, task: NewTask) -> bool:
         return task.kind.exclusive_key is None and self.database.has_own_clock
 
-    def enqueue_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Enqueued]:
+    def enqueue_on(self, connection: Any, tasks: Sequence[NewTask]) -> Sent:
         return borrowed.enqueue_on(connection, tasks, database=self.database, bells=self.bells)
 
     def data_version(self) -> int:

@@ -12,21 +12,28 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from everbeat.clock import Clock
 from everbeat.errors import StoreUnavailable, TaskConflict
 from everbeat.model.task import Enqueued, NewTask
+from everbeat.store.interface import Sent
 from everbeat.store.sqlite.connection import SQLiteDatabase, SQLiteTransaction
 from everbeat.store.verbs import sending
+from everbeat.store.wrapped import driver_connection, kind_of
 
 FILE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
 STORE_ID = "SELECT value FROM everbeat_meta WHERE key = 'store_id'"
 
 
-def enqueue_on(
-    connection: sqlite3.Connection, tasks: Sequence[NewTask], *, database: SQLiteDatabase, store_id: str, clock: Clock
-) -> list[Enqueued]:
+def enqueue_on(given: Any, tasks: Sequence[NewTask], *, database: SQLiteDatabase, store_id: str, clock: Clock) -> Sent:
     """All or none of them, in the transaction that is open on the connection or begins here."""
+    connection = driver_connection(given)
+    if not isinstance(connection, sqlite3.Connection):
+        raise ValueError(
+            f"connection= takes an open sqlite3.Connection to the store's own file, or one of SQLAlchemy or Django "
+            f"over sqlite3, not {kind_of(given)}. Nothing was sent."
+        )
     try:
         with _plainly(connection):
             _require_same_store(connection, database, store_id)
@@ -34,12 +41,20 @@ def enqueue_on(
             _require_transaction(connection)
             transaction = SQLiteTransaction(connection, clock)
             with transaction.part():
-                return _stored(sending.enqueue(transaction, tasks))
+                results = _stored(sending.enqueue(transaction, tasks))
     except sqlite3.OperationalError as error:
         raise StoreUnavailable(
             f"{database.path}: {error} on the connection that was given. The tasks were not added to its transaction. "
             f"A transaction that will write should begin with BEGIN IMMEDIATE"
         ) from error
+    return Sent(results, lambda: _is_open(connection))
+
+
+def _is_open(connection: sqlite3.Connection) -> bool:
+    try:
+        return connection.in_transaction
+    except sqlite3.ProgrammingError:  # it was closed
+        return False
 
 
 def _stored(results: list[Enqueued]) -> list[Enqueued]:

@@ -4,11 +4,13 @@ import os
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from everbeat.clock import Clock, SystemClock
 from everbeat.errors import StoreUnavailable
-from everbeat.model.task import Enqueued, NewTask
+from everbeat.model.task import NewTask
 from everbeat.store import schema
+from everbeat.store.interface import Sent
 from everbeat.store.sql.group import GroupCommit
 from everbeat.store.sql.store import SQLStore
 from everbeat.store.sqlite import borrowed, migrate, side
@@ -72,7 +74,7 @@ class SQLiteStore(SQLiteSite, Checks, SQLStore):
         self.database.after_fork_in_child()
         self.close()
 
-    def enqueue_on(self, connection: sqlite3.Connection, tasks: Sequence[NewTask]) -> list[Enqueued]:
+    def enqueue_on(self, connection: Any, tasks: Sequence[NewTask]) -> Sent:
         return borrowed.enqueue_on(
             connection, tasks, database=self.database, store_id=self.store_id, clock=self.database.clock
         )
