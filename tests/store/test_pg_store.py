@@ -5,13 +5,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
 from tests.postgres import EmptyDatabase
 from tests.words import a_task, a_worker, claim, completed, enqueue, register, settle
 
+from everbeat.cli import events
 from everbeat.errors import TaskConflict
+from everbeat.model.event import Event
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Enqueued
 from everbeat.model.worker import QueueSetting
@@ -245,6 +248,21 @@ def test_bells_are_hung_up_and_taken_down_while_they_ring(open_store: Callable[[
     ringer.join()
 
     assert waiting.bells.for_waiter("a").clear() is False
+
+
+def test_who_follows_events_is_told_of_one_that_is_committed_behind_later_ones(store: PostgresStore, url: str) -> None:
+    following = events._follow(store, datetime.now(UTC) - timedelta(minutes=1), None)
+    with psycopg.connect(url) as slow:
+        slow.execute(
+            "INSERT INTO everbeat_events (at, name, facts) "
+            "VALUES ((extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 'slow', '{}')"
+        )
+        store.announce([Event(name="quick")])
+        first = next(following)
+    second = next(following)
+
+    assert (first.name, second.name) == ("quick", "slow")
+    assert first.id > second.id
 
 
 # -- the user's own transaction ---------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from everbeat.store.interface import Store
 
 PAGE = 1000
 LOOK_SECONDS = 0.25
+LATE = 1000
+"""So many numbers may be given before an earlier one is committed."""
 
 
 def events(
@@ -52,7 +54,9 @@ def _stored(store: Store, since: datetime | None, task: str | None, after: int =
 
 
 def _follow(store: Store, since: datetime, task: str | None) -> Iterator[EventInfo]:
-    after = 0
+    """An event is given its number before it is committed, so where several write at a time it may appear behind later
+    ones: the last few are looked at again."""
+    newest, told = 0, set[int]()
     seen = None
     for _ in itertools.count():
         version = store.data_version()
@@ -60,6 +64,9 @@ def _follow(store: Store, since: datetime, task: str | None) -> Iterator[EventIn
             time.sleep(LOOK_SECONDS)
             continue
         seen = version
-        for event in _stored(store, since, task, after):
-            after = event.id
-            yield event
+        for event in _stored(store, since, task, max(0, newest - LATE)):
+            newest = max(newest, event.id)
+            if event.id not in told:
+                told.add(event.id)
+                yield event
+        told = {number for number in told if number > newest - LATE}
