@@ -19,7 +19,7 @@ def test_workers_are_listed_with_their_heartbeat(everbeat: Command, store: Store
     table = everbeat("worker", "list", "--show-heartbeat", "--db", url).out
 
     assert (worker["id"], worker["status"], worker["is_alive"]) == ("hand", "alive", True)
-    assert (worker["held_tasks"], worker["heartbeat_interval"]) == (1, 30.0)
+    assert (worker["held_tasks"], worker["heartbeat_interval"], worker["has_session"]) == (1, 30.0, None)
     assert "LAST HEARTBEAT" in table
     assert "LAST HEARTBEAT" not in everbeat("worker", "list", "--db", url).out
 

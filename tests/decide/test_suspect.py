@@ -7,6 +7,7 @@ from everbeat.decide.suspect import Watch
 from everbeat.model.session import Look, Peer, Suspect
 
 GRACE = 3 * SECOND
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def a_look(at: float, *, holds: str = "", missing: str = "", connected: str = "", beats: int = 1) -> Look:
@@ -108,3 +109,15 @@ def test_one_that_was_excused_and_returned_is_suspected_when_it_is_lost_alone() 
 
 def test_a_new_session_of_the_judge_knows_nothing_of_the_one_before() -> None:
     assert suspected(after(a_look(0, missing="bc", holds="a"), a_look(60, missing="bc", holds="a"))) == ""
+
+
+@pytest.mark.parametrize(("workers", "seconds"), [(1, 0.5), (10, 1.0), (26, 2.6)])
+def test_the_more_workers_there_are_the_more_seldom_each_of_them_looks(workers: int, seconds: float) -> None:
+    assert after(a_look(0, holds=LETTERS[:workers])).next_look_us(GRACE) == seconds * SECOND
+
+
+def test_while_somebody_is_missing_and_may_return_the_others_look_closer() -> None:
+    seen = after(a_look(0, holds="ab"), a_look(1, holds="a", missing="b"))
+
+    assert seen.next_look_us(GRACE) == SECOND // 4
+    assert seen.after(a_look(4, holds="a", missing="b")).next_look_us(GRACE) == SECOND // 2

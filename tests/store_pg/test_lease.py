@@ -1,5 +1,6 @@
 """The lock that a worker holds with its session, on a real server: seen by others, lost, and taken again."""
 
+import json
 import os
 import signal
 import threading
@@ -23,6 +24,7 @@ from tests.words import (
     succeeded,
 )
 
+from everbeat.cli.main import main
 from everbeat.decide.suspect import Watch
 from everbeat.errors import StoreUnavailable
 from everbeat.model.recovery import Cause, Orphan, Settled, Verdict
@@ -90,6 +92,7 @@ def test_who_holds_a_session_is_seen_by_the_others(store: PostgresStore, hold: H
 
     assert holders(judge.look()) == connected(judge.look()) == {"a", "b"}
     assert {peer.worker_id for peer in judge.look().peers} == {"a", "b", "c"}
+    assert store.session_holders() == {"a", "b"}
 
 
 def test_a_session_that_was_ended_is_missed_by_the_others_and_by_its_worker(store: PostgresStore, hold: Hold) -> None:
@@ -284,3 +287,20 @@ def until_held(hold: Callable[[], Session]) -> Session:
         except StoreUnavailable:
             threading.Event().wait(0.02)
     raise AssertionError("the server has not returned")
+
+
+# -- for people -------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_of_workers_says_who_holds_a_session(
+    store: PostgresStore, hold: Hold, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hold("a")
+    register(store, "b")
+
+    assert main(("worker", "list", "--json", "--db", store.database.location)) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert main(("worker", "list", "--show-heartbeat", "--db", store.database.location)) == 0
+
+    assert {worker["id"]: worker["has_session"] for worker in listed} == {"a": True, "b": False}
+    assert "SESSION" in capsys.readouterr().out

@@ -1,6 +1,6 @@
 """`everbeat worker`: `list`. `start` and `health` have modules of their own."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -38,6 +38,8 @@ class WorkerRow:
     last_heartbeat: datetime
     heartbeat_age: timedelta
     heartbeat_interval: timedelta
+    has_session: bool | None
+    """On PostgreSQL: whether it holds its session. Behind a pooler nobody does."""
     ended_at: datetime | None
     end_reason: str | None
 
@@ -45,7 +47,7 @@ class WorkerRow:
 @app.command("list")
 def list_(
     show_heartbeat: Annotated[
-        bool, typer.Option("--show-heartbeat", help="Add the last heartbeat, its age and its interval.")
+        bool, typer.Option("--show-heartbeat", help="Add the last heartbeat, its age and interval, and the session.")
     ] = False,
     status: Annotated[
         list[WorkerStatus] | None, typer.Option(case_sensitive=False, help="Only these; may be repeated.")
@@ -70,10 +72,11 @@ def worker_rows(store: Store, recovery: RecoveryConfig) -> list[WorkerRow]:
 
     workers = {worker.id: worker for worker in store.workers()}
     beats = manual.get_worker_status(store, recovery)
-    return [_row(workers[beat.worker_id], beat) for beat in beats if beat.worker_id in workers]
+    holders = store.session_holders()
+    return [_row(workers[beat.worker_id], beat, holders) for beat in beats if beat.worker_id in workers]
 
 
-def _row(worker: WorkerInfo, beat: WorkerHeartbeatStatus) -> WorkerRow:
+def _row(worker: WorkerInfo, beat: WorkerHeartbeatStatus, holders: Collection[str] | None) -> WorkerRow:
     return WorkerRow(
         id=worker.id,
         name=worker.name,
@@ -91,6 +94,7 @@ def _row(worker: WorkerInfo, beat: WorkerHeartbeatStatus) -> WorkerRow:
         last_heartbeat=worker.last_beat_at,
         heartbeat_age=beat.age if worker.same_clock else datetime.now(UTC) - worker.last_beat_at,
         heartbeat_interval=timedelta(milliseconds=worker.beat_interval_ms),
+        has_session=None if holders is None else worker.id in holders,
         ended_at=worker.ended_at,
         end_reason=worker.end_reason,
     )
@@ -102,6 +106,7 @@ def _show(rows: Sequence[WorkerRow], *, show_heartbeat: bool) -> None:
                Column("QUEUES", wraps=True), Column("TASKS", right=True), Column("STARTED")]  # fmt: skip
     if show_heartbeat:
         columns += [Column("LAST HEARTBEAT"), Column("AGE", right=True), Column("EVERY", right=True)]
+        columns += [Column("SESSION")] * any(row.has_session is not None for row in rows)
     out.rows(
         [*columns, Column("ENDED", wraps=True)],
         [_cells(row, now, show_heartbeat=show_heartbeat) for row in rows],
@@ -124,6 +129,7 @@ def _cells(row: WorkerRow, now: datetime, *, show_heartbeat: bool) -> list[objec
     ]
     if show_heartbeat:
         cells += [row.last_heartbeat.strftime("%H:%M:%S"), span(row.heartbeat_age), span(row.heartbeat_interval)]
+        cells += [] if row.has_session is None else ["held" if row.has_session else "none"]
     return [*cells, f"{ago(row.ended_at, now)}: {row.end_reason}" if row.ended_at else None]
 
 

@@ -10,6 +10,9 @@ may have crashed, an operator may have ended it. So somebody is a suspect only i
 * it is not one of many: where three or more, being half or more of all, were lost within ten seconds, it was the server
   or the network, and these are left to their heartbeats until each has held its lock again.
 
+Everybody looks, and so whoever dies is missed by others soon; but the more there are, the more seldom each does, or a
+hundred workers would keep the server busy with looking at each other.
+
 Never decided here: what becomes of a suspect's tasks. Whoever takes them tests all this again in the same transaction.
 """
 
@@ -19,8 +22,12 @@ from typing import Self
 
 from everbeat.model.session import Look, Peer, Suspect
 
-WINDOW_US = 10_000_000
+SECOND_US = 1_000_000
+WINDOW_US = 10 * SECOND_US
 MANY = 3
+LOOK_US, CLOSER_US = SECOND_US // 2, SECOND_US // 4
+LOOKS_PER_SECOND, CLOSER_LOOKS_PER_SECOND = 10, 100
+"""Of all workers together, at most; closer while somebody is missing and its grace is not over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +70,16 @@ class Watch:
             for worker, one in self.missing.items()
             if worker not in self.excused and self.at_us - one.since_us >= grace_us
         ]
+
+    def next_look_us(self, grace_us: int) -> int:
+        """How long after this one. All workers that are known count as lookers."""
+        is_close = any(
+            self.at_us - one.since_us < grace_us for worker, one in self.missing.items() if worker not in self.excused
+        )
+        lookers = len(self.holders | self.missing.keys())
+        if is_close:
+            return max(CLOSER_US, lookers * SECOND_US // CLOSER_LOOKS_PER_SECOND)
+        return max(LOOK_US, lookers * SECOND_US // LOOKS_PER_SECOND)
 
     def _missing(self, peer: Peer, at: int) -> Missing | None:
         before = self.missing.get(peer.worker_id)

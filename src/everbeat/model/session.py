@@ -12,7 +12,7 @@ class Peer:
     holds: bool
     """Its session is there, and holds its lock."""
     is_connected: bool
-    """A session under its name is there."""
+    """A session under its name is there. Of one that was never seen holding its lock it may be unknown: False."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

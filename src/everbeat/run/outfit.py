@@ -106,9 +106,10 @@ class Outfit:
         )
 
     def _make_session_keeper(self) -> SessionKeeper:
+        """It makes connections of its own from any store."""
         keeper = SessionKeeper(
             worker_id=self.profile.worker_id,
-            store=self.open_store(),
+            store=self.store,
             dispatcher=self.dispatcher,
             heartbeat=self.heartbeat,
             reporter=self.reporter,

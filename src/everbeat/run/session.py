@@ -1,4 +1,4 @@
-"""Holds this worker's session at the database, pings it every second, and sees who has lost theirs (PROTOCOL 12).
+"""Holds this worker's session at the database, pings it every second or sooner, and sees who lost theirs (PROTOCOL 12).
 
 The loss of a session is no death, but others can not know that: so a worker that lost its own beats at once on another
 connection, and again every second until it has a session, which it seeks before all else. Then it looks which of its
@@ -18,8 +18,6 @@ from everbeat.run.heartbeat import Heartbeat
 from everbeat.store.interface import Session, SessionsUnusable, Store
 
 PING_SECONDS = 1.0
-CLOSER_SECONDS = 0.25
-"""While somebody's session is missing."""
 SEEK_SECONDS = 0.25
 BEAT_US = 1_000_000
 REST_SECONDS = 3600.0
@@ -40,6 +38,7 @@ class SessionKeeper:
         self._grace_us = None if grace_ms is None else grace_ms * 1000
         self._session: Session | None = None
         self._watch = Watch()
+        self._look_at = 0
         self._has_none = False
         self._is_lost = False
         self._beaten_at: int | None = None
@@ -48,13 +47,14 @@ class SessionKeeper:
 
     def hold(self) -> None:
         """Before others count on this worker: they are to see that it holds a session from the start."""
+        self.close()
         try:
             self._session = self._store.hold_session(self._worker_id)
             self._has_none = self._session is None
         except SessionsUnusable as error:
             self._has_none, self.why_unusable = True, str(error)
             self._reporter.warn("session.unusable", reason=str(error), instead="heartbeats alone tell who is alive")
-        self._watch = Watch()
+        self._watch, self._look_at = Watch(), 0
 
     def tick(self) -> float:
         if self._has_none:
@@ -62,11 +62,9 @@ class SessionKeeper:
         try:
             if self._session is None:
                 self._return()
-            if self._session is not None:
-                self._watch = self._watch.after(self._session.look())
+            return REST_SECONDS if self._session is None else self._ping(self._session)
         except StoreUnavailable as error:
             return self._lose(error)
-        return CLOSER_SECONDS if self._watch.missing else PING_SECONDS
 
     def suspects(self) -> list[Suspect]:
         """Others than this worker. Called by the reaper's thread."""
@@ -78,6 +76,17 @@ class SessionKeeper:
         session, self._session = self._session, None
         if session is not None:
             session.close()
+
+    def _ping(self, session: Session) -> float:
+        """By a look at the others, if it is time for one."""
+        now = self._dispatcher.clock.mono_us()
+        if self._grace_us is None or now < self._look_at:
+            session.ping()
+            return PING_SECONDS
+        self._watch = self._watch.after(session.look())
+        wait = self._watch.next_look_us(self._grace_us)
+        self._look_at = now + wait
+        return min(PING_SECONDS, wait / 1e6)
 
     def _return(self) -> None:
         self.hold()

@@ -270,8 +270,11 @@ class SessionsUnusable(EverbeatError):
 class Session(Protocol):
     """A lock that is lost with the connection of the worker that holds it. Made by `Store.hold_session`."""
 
+    def ping(self) -> None:
+        """StoreUnavailable: it is lost."""
+
     def look(self) -> Look:
-        """Who else holds one. StoreUnavailable: this one is lost."""
+        """The same, and who else holds one."""
 
     def close(self) -> None: ...
 
@@ -347,6 +350,9 @@ class Store(Site, Protocol):
 
     def hold_session(self, worker_id: str) -> Session | None:
         """None: this store has no sessions. Raises SessionsUnusable."""
+
+    def session_holders(self) -> frozenset[str] | None:
+        """Workers that hold one now; None: this store has no sessions."""
 
     def retire(self, worker_id: str, facts: Mapping[str, Any] | None = None) -> None:
         """Say goodbye: the worker is stopped, what it still owns is free to be recovered."""

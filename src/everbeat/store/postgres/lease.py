@@ -30,20 +30,21 @@ LONGEST_NAME = 63
 # has not missed yet, or for somebody who takes tasks from it.
 HOLD = "SELECT pg_advisory_lock(hashtextextended(%s, 0))"
 
-# Sessions of workers in this database, each with the keys of the locks that it holds.
-SESSIONS = """
-SELECT a.application_name, (l.classid::bigint << 32) | l.objid::bigint
-  FROM pg_stat_activity a
-  LEFT JOIN pg_locks l ON l.pid = a.pid AND l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
- WHERE a.datname = current_database() AND starts_with(a.application_name, %s)"""
+# everbeat_workers_alive. Whoever takes tasks from a suspect has its lock for a moment: then it seems to be back, and is
+# missed again. Names of sessions cost ten times as much, so they are asked for only when somebody is missing.
+PEERS = f"""
+SELECT id, beat_seq, {NOW}, hashtextextended(%s || id, 0) IN (
+       SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks
+        WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+          AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+  FROM everbeat_workers WHERE status = 'alive'"""
 
-# everbeat_workers_alive
-PEERS = f"SELECT id, beat_seq, hashtextextended(%s || id, 0), {NOW} FROM everbeat_workers WHERE status = 'alive'"
+NAMES = "SELECT application_name FROM pg_stat_activity WHERE datname = current_database()"
 
 # A beat or a flush of that worker waits until its tasks are taken, or is waited for.
 UNBEATEN = "SELECT 1 FROM everbeat_workers WHERE id = ? AND status = 'alive' AND beat_seq = ? /*pg: FOR UPDATE */"
 
-POOLED = "a pooler gives each transaction another session of the server"
+POOLED = "the server is reached through a pooler, whose sessions do not end with their clients'"
 
 
 class PostgresSession:
@@ -51,6 +52,8 @@ class PostgresSession:
 
     def __init__(self, database: PostgresDatabase, worker_id: str) -> None:
         self._database = database
+        self._known: set[str] = set()
+        """Who was seen holding a lock."""
         self._connection = database.connect(name_of(worker_id))
         try:
             if database.is_pooled(self._connection):
@@ -60,29 +63,34 @@ class PostgresSession:
             self._connection.close()
             raise
 
+    def ping(self) -> None:
+        self._ask("SELECT 1")
+
     def look(self) -> Look:
-        sessions = self._ask(SESSIONS, PREFIX)
-        peers = self._ask(PEERS, lease_of(self._database.scope, ""))
-        named, locks = {name for name, _ in sessions}, set(sessions)
+        rows = self._ask(PEERS, lease_of(self._database.scope, ""))
+        holders = {worker_id for worker_id, _, _, holds in rows if holds}
+        self._known |= holders
+        is_any_missing = any(worker_id in self._known and not holds for worker_id, _, _, holds in rows)
+        names = {name for (name,) in self._ask(NAMES)} if is_any_missing else set()
         return Look(
-            at_us=max((at for *_, at in peers), default=0),
+            at_us=max((at for _, _, at, _ in rows), default=0),
             peers=tuple(
                 Peer(
                     worker_id=worker_id,
                     beat_seq=beat_seq,
-                    holds=(name_of(worker_id), key) in locks,
-                    is_connected=name_of(worker_id) in named,
+                    holds=holds,
+                    is_connected=holds or name_of(worker_id) in names,
                 )
-                for worker_id, beat_seq, key, _ in peers
+                for worker_id, beat_seq, _, holds in rows
             ),
         )
 
     def close(self) -> None:
         self._connection.close()
 
-    def _ask(self, sql: str, value: str) -> list[Row]:
+    def _ask(self, sql: str, *values: str) -> list[Row]:
         try:
-            return self._connection.execute(sql, (value,)).fetchall()
+            return self._connection.execute(sql, values).fetchall()
         except psycopg.Error as error:
             raise self._database.unavailable(error) from error
 
@@ -94,6 +102,11 @@ class Sessions(Base):
 
     def hold_session(self, worker_id: str) -> Session | None:
         return PostgresSession(self.database, worker_id)
+
+    def session_holders(self) -> frozenset[str] | None:
+        with self.database.session() as connection:
+            rows = connection.execute(PEERS, (lease_of(self.database.scope, ""),)).fetchall()
+        return frozenset(worker_id for worker_id, _, _, holds in rows if holds)
 
     def recover_suspected(
         self, suspect: Suspect, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = "system/recovery"

@@ -81,6 +81,9 @@ class Recovering(Base):
     def hold_session(self, worker_id: str) -> Session | None:
         return None
 
+    def session_holders(self) -> frozenset[str] | None:
+        return None
+
     def recover_suspected(
         self, suspect: Suspect, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = "system/recovery"
     ) -> list[Settlement] | None:
