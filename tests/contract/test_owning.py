@@ -270,6 +270,37 @@ def test_a_late_result_of_an_earlier_owner_is_not_adopted(store: Store) -> None:
     assert status_of(store, "a") is TaskStatus.PENDING
 
 
+def test_an_adoption_that_is_sent_again_is_no_refusal(store: Store) -> None:
+    """Its commit got no answer (PROTOCOL 7)."""
+    register(store, "w1")
+    enqueue(store, id="a")
+    slow = claim_one(store)
+    requeue(store, slow)
+
+    settle(store, slow, completed(b"1"), outcome=succeeded(b"1"))
+    again = settle(store, slow, completed(b"1"), outcome=succeeded(b"1"))
+
+    assert isinstance(again, Adopted)
+    assert status_of(store, "a") is TaskStatus.COMPLETED
+    assert store.late_outcomes("a") == []
+    assert events_of(store, "a").count("outcome.adopted") == 1
+
+
+def test_a_late_outcome_that_is_sent_again_is_kept_once(store: Store) -> None:
+    register(store, "w1"), register(store, "w2")
+    enqueue(store, id="a")
+    slow = claim_one(store)
+    requeue(store, slow)
+    claim_one(store, "w2")
+
+    first, again = (settle(store, slow, completed(b"1"), outcome=succeeded(b"1")) for _ in range(2))
+
+    assert isinstance(first, Superseded)
+    assert again == first
+    assert len(store.late_outcomes("a")) == 1
+    assert events_of(store, "a").count("outcome.refused") == 1
+
+
 def test_a_late_failure_is_kept_but_does_not_end_the_task(store: Store) -> None:
     enqueue(store, id="a")
     slow = claim_one(store)

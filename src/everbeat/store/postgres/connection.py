@@ -3,7 +3,7 @@
 * A few connections, made when they are needed and kept for the next one who asks. No threads of its own: a process that
   never closes the store still exits at once. After a fork the child starts with none, and never touches the parent's.
 * Every session limits itself (PROTOCOL 34): no transaction of ours can hold up others for longer than that, and the
-  server notices within a second when we are gone.
+  server notices within a second when we are gone. A server that keeps no limits is given up on (limited.py).
 * Times come from the database, one clock for all machines.
 * A connection that was lost before COMMIT changed nothing; one that was lost during it leaves a doubt, which the error
   carries (PROTOCOL 7). Whatever is wrong with the server, the network or the session is `StoreUnavailable`; an error of
@@ -32,6 +32,7 @@ from everbeat.model.event import Event
 from everbeat.secrecy import masked
 from everbeat.store.postgres.dialect import bind, in_one, names_in, translate
 from everbeat.store.postgres.hot import COLUMNS, KINDS, KINDS_OF, OTHERWISE, TYPES
+from everbeat.store.postgres.limited import LimitedConnection
 from everbeat.store.postgres.trouble import told
 from everbeat.store.transaction import Kind, Question, Row, RowRefused
 
@@ -276,7 +277,7 @@ class PostgresDatabase:
     def connect(self, name: str = "everbeat") -> Connection:
         """A session of its own, which the caller closes."""
         try:
-            connection = psycopg.connect(
+            connection = LimitedConnection.connect(
                 self._url, autocommit=True, connect_timeout=CONNECT_SECONDS, application_name=name,
                 client_encoding="utf8", keepalives=1, keepalives_idle=2, keepalives_interval=1, keepalives_count=3,
                 tcp_user_timeout=5000,

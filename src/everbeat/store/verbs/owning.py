@@ -96,6 +96,12 @@ UPDATE everbeat_tasks
        worker_id = ?, error_code = NULL, error_message = NULL, error = NULL
  WHERE seq = ? AND fence = ? AND status = 'PENDING'"""
 
+# everbeat_history_task. The same flush brought it before, and it was adopted.
+ADOPTED = "SELECT 1 FROM everbeat_history WHERE task_id = ? AND fence = ? AND change = 'adopt' AND actor = ?"
+
+# everbeat_late_outcomes_task. The same flush brought it before, and it was refused.
+KEPT = "SELECT 1 FROM everbeat_late_outcomes WHERE task_id = ? AND fence = ? AND worker_id = ?"
+
 KEEP_LATE = """
 INSERT INTO everbeat_late_outcomes (task_id, fence, attempt, worker_id, at, found_status, found_fence, result,
                                     error_code, error_message)
@@ -329,6 +335,10 @@ def _late(
     if outcome is None:
         return Superseded(task_id=claim.id, status=status, by=fence)
     worker_id = claim.worker_id
+    if tx.one(ADOPTED, (claim.id, claim.fence + 1, f"worker/{worker_id}")):
+        return Adopted(task_id=claim.id)
+    if tx.one(KEPT, (claim.id, claim.fence, worker_id or "")):
+        return Superseded(task_id=claim.id, status=status, by=fence)
     facts = {"name": claim.name, "fence": claim.fence, "attempt": claim.attempt, "found": status, "found_fence": fence}
     is_free = (status, fence) == (TaskStatus.PENDING, claim.fence + 1)
     if outcome.error is None and is_free and not tx.one(REQUEUED, (claim.id, claim.fence)):
