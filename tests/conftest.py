@@ -10,12 +10,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from tests.postgres import EmptyDatabase, servers_url, stop_server
 from tests.words import VirtualClock
 
 from everbeat.store.interface import Store
 from everbeat.store.postgres.store import PostgresStore
 from everbeat.store.sqlite.store import SQLiteStore
+
+settings.register_profile("everbeat", deadline=None)  # how long an example takes depends on who else is busy
+settings.load_profile("everbeat")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background has them ignore it, and so would every command that they start.

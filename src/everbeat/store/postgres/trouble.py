@@ -17,6 +17,7 @@ ADVICE = (
     ("permission denied for schema", "GRANT USAGE, CREATE ON SCHEMA to this user, or let its owner make the tables"),
     ("permission denied", "GRANT SELECT, INSERT, UPDATE, DELETE on the everbeat_ tables to this user"),
     ("read-only transaction", "This is a standby: add target_session_attrs=read-write to the URL"),
+    ("No space left", "The server's disk is full"),
     ("lock timeout", "Somebody holds a lock: SELECT * FROM pg_stat_activity WHERE xact_start IS NOT NULL"),
 )  # fmt: skip
 SEVERAL = "Multiple connection attempts failed"
