@@ -1,4 +1,4 @@
-"""A server for each file of tests, which they may stop, kill and fill up; and a yard over a new database of it."""
+"""A server of their own, which these tests may stop, kill and fill up; and a yard over a new database of it."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from tests.postgres import Cluster
 __all__ = ["cluster", "make_yard", "proxy", "server", "store_url", "yard"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server() -> Iterator[Cluster]:
     server = Cluster(max_connections="60")
     yield server

@@ -96,6 +96,24 @@ def test_a_worker_does_nothing_in_a_database_that_is_not_its_own_and_goes_on_whe
     assert worker.stop() == 0
 
 
+def test_a_worker_does_nothing_in_a_copy_from_before_it_came(make_yard: MakeYard, cluster: Cluster) -> None:
+    yard = make_yard(**FAST)
+    task_id = yard.send("gated", "go")
+    other = an_old_copy(cluster, yard)
+    worker = yard.worker()
+    yard.until_started(task_id)
+    worker_id = worker.id
+
+    swap(cluster, yard, other)
+    yard.until(lambda: "it does not know this worker" in worker.said(), "it says what happened")
+    yard.open("go")
+    yard.until(lambda: kept(yard, worker_id) == [task_id], "the outcome is kept")
+
+    assert yard.status(task_id) is TaskStatus.PENDING
+    assert worker.stop() == 0
+    assert kept(yard, worker_id) == [task_id]
+
+
 def test_a_copy_on_another_server_is_not_the_store_that_was_entered(store_url: str, proxy: Proxy) -> None:
     other = Cluster()
     try:
