@@ -41,7 +41,7 @@ class Cluster:
     def __init__(self, **settings: str) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="everbeat-pg-"))
         self._identity = _nobody() if os.geteuid() == 0 else {}
-        self._bin = _readable(_binaries(), self.directory, self._identity)
+        self._bin = _readable(binaries(), self.directory, self._identity)
         self._settings = SETTINGS | settings
         self._environment = dict(os.environ)  # not what a test adds to its own before it starts the server again
         self.port = free_port()
@@ -127,7 +127,7 @@ def _nobody() -> dict[str, Any]:
     return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 
 
-def _binaries() -> Path:
+def binaries() -> Path:
     given = os.environ.get("EVERBEAT_TEST_POSTGRES_BIN")
     if given:
         return Path(given)

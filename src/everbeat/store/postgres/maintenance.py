@@ -12,11 +12,11 @@ from everbeat.store.postgres.site import PostgresSite
 
 BACKUP = (
     "a PostgreSQL store is copied with PostgreSQL's own tools, while it is used: "
-    "pg_dump --format=custom --table='everbeat_*' --file=PATH DATABASE. See docs/operations.md"
+    "pg_dump --format=custom --table='*.everbeat_*' --file=PATH DATABASE. See docs/postgresql.md"
 )
 RESTORE = (
     "a PostgreSQL store is restored with PostgreSQL's own tools, after all workers were stopped: "
-    "pg_restore --clean --if-exists --dbname=DATABASE PATH. See docs/operations.md"
+    "pg_restore --clean --if-exists --dbname=DATABASE PATH. See docs/postgresql.md"
 )
 
 

@@ -14,6 +14,7 @@ from everbeat.store.postgres.dialect import translate, translate_schema
 IS_OURS = "SELECT to_regclass('everbeat_meta') IS NOT NULL"
 ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('everbeat schema'), hashtext(current_schema()))"
 PATIENT = "SET LOCAL lock_timeout = '10s'"
+HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)"
 MAKE_SCHEMA = 'CREATE SCHEMA IF NOT EXISTS "{name}"'
 
 
@@ -27,7 +28,7 @@ def create(database: PostgresDatabase) -> int:
     """Make the schema if there is none, and say which there is now. Several processes may try at once."""
     with database.session() as connection, connection.transaction():
         connection.execute(PATIENT)
-        if database.schema is not None:
+        if database.schema is not None and not _has_schema(connection, database.schema):
             connection.execute(MAKE_SCHEMA.format(name=database.schema))
         connection.execute(ONE_AT_A_TIME)
         found = _version(database, connection)
@@ -69,6 +70,12 @@ def sql(found: int | None) -> str:
 def _apply(connection: Connection, version: int, script: str) -> None:
     connection.execute(translate_schema(script).encode())
     connection.execute(translate(schema.SET_META), ("schema_version", str(version)))
+
+
+def _has_schema(connection: Connection, name: str) -> bool:
+    """Asked first: IF NOT EXISTS needs the right to create one even where there is one."""
+    row = connection.execute(HAS_SCHEMA, (name,)).fetchone()
+    return row is not None and bool(row[0])
 
 
 def _version(database: PostgresDatabase, connection: Connection) -> int | None:

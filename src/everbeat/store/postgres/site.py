@@ -43,7 +43,7 @@ class PostgresSite:
     def rescue(self) -> Rescue:
         return Rescue(
             recovery_point="the last backup of the database",
-            backup_command="pg_dump --format=custom --file=everbeat.dump --table='everbeat_*' DATABASE",
+            backup_command="pg_dump --format=custom --file=everbeat.dump --table='*.everbeat_*' DATABASE",
             steps=(
                 "stop the workers",
                 "look at the server's log: damage of a PostgreSQL database comes from its disk or its memory",
