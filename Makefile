@@ -1,8 +1,12 @@
 # Everything runs in .venv, which each target sets up by itself. Another interpreter: make test PYTHON=python3.12
 PYTHON ?= python3
 N ?= 20
-# Of make soak: images of a power loss, and how many seconds the drill lasts.
+# Of make soak: images of a power loss, simulated schedules, and how many seconds the drill lasts.
 IMAGES ?= 5000
+SCHEDULES ?= 100000
+# Of make sim: the first schedule, and, to see one again, the steps of it that matter.
+SEED ?= 1
+KEEP ?=
 SECONDS ?= 3600
 # Most tests wait for processes rather than compute, so more of them than cores run at once.
 JOBS ?= 4
@@ -16,7 +20,7 @@ READY := $(VENV)/ready-$(notdir $(PYTHON))
 SOURCES := src tests tools $(wildcard bench) $(wildcard examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-system check format-check lint types fmt stable soak bench clean
+.PHONY: help demo test test-system check format-check lint types fmt stable sim soak bench clean
 
 help:
 	@echo 'make demo          the whole story in a minute: two workers, one killed with kill -9, the recovery, the report'
@@ -25,7 +29,8 @@ help:
 	@echo 'make check         what CI runs: format, lint, types, tests'
 	@echo 'make fmt           format the code and repair what the linter can'
 	@echo 'make stable N=20   run the crash tests N times and count failures'
-	@echo 'make soak          thousands of images of a power loss, and a drill of an hour'
+	@echo 'make sim N=1000    run N simulated schedules of faults, from SEED=1 on'
+	@echo 'make soak          thousands of images of a power loss, many schedules, and a drill of an hour'
 	@echo 'make bench         measure: Everbeat, its floor, its peers; writes bench/RESULTS.md'
 	@echo 'make clean         remove what was made here'
 
@@ -61,8 +66,13 @@ fmt: $(READY)
 stable: $(READY)
 	@$(BIN)/python tools/stable.py $(N) -n $(JOBS) $(ARGS)
 
+sim: N = 1000
+sim: $(READY)
+	@$(BIN)/python -m tests.sim --n $(N) --seed $(SEED) $(if $(KEEP),--keep $(KEEP)) $(ARGS)
+
 soak: $(READY)
 	@EVERBEAT_POWER=$(IMAGES) $(BIN)/python -m pytest -n $(JOBS) tests/power $(ARGS)
+	@$(BIN)/python -m tests.sim --n $(SCHEDULES)
 	@$(BIN)/everbeat drill --workers 4 --tasks $$(( $(SECONDS) * 10 )) --seconds $(SECONDS)
 
 bench: $(READY)

@@ -1,0 +1,183 @@
+"""What must be true after a run, whatever happened in it: the promises, checked against what really happened.
+
+The rows are not asked about themselves alone. A trigger wrote down each change of a task, the world each begin and end
+of its code, and both are held against the table of transitions, the history, the events and the reports.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tests.sim.plan import TaskSpec
+from tests.sim.processes import Run
+from tests.sim.worker import CONFIG
+from tests.sim.world import World
+
+from everbeat.model.state import TERMINAL, TRANSITIONS, Change
+
+LEGAL = {(old.value, new.value) for (old, _), new in TRANSITIONS.items()}
+BY_A_PERSON = {(old.value, new.value) for (old, change), new in TRANSITIONS.items()
+               if change in (Change.REVIVE, Change.ACCEPT)}  # fmt: skip
+ENDED = {status.value for status in TERMINAL}
+OWNED = {"CLAIMED", "RUNNING"}
+RECOVERED = ("task.recovered", "task.quarantined")
+
+
+class Move(NamedTuple):
+    id: str
+    old: str
+    new: str
+    old_fence: int
+    new_fence: int
+    old_worker: str | None
+    new_worker: str | None
+    result: bytes | None
+    old_attempt: int
+    new_attempt: int
+
+
+def check(world: World) -> list[str]:
+    """What is wrong; nothing if all is as promised."""
+    moves = [Move(*row[1:]) for row in world.eye.execute("SELECT * FROM sim_log ORDER BY n")]
+    found = list(world.broken)
+    found += _lost_or_stuck(world)
+    for move in moves:
+        found += _illegal(move)
+    for task_id, spec in world.specs.items():
+        mine = [move for move in moves if move.id == task_id]
+        found += _accepted(task_id, mine, world.orders[task_id])
+        found += _budget(world, spec, world.runs[task_id])
+        found += _outcomes(world, task_id, mine)
+    found += _story(world)
+    return found
+
+
+def _lost_or_stuck(world: World) -> Iterator[str]:
+    rows = {row[0]: row for row in world.eye.execute(
+        "SELECT id, status, worker_id, due_at, waiting_for FROM everbeat_tasks")}  # fmt: skip
+    for task_id in world.specs:
+        if task_id not in rows:
+            yield f"{task_id} was sent and is not in the store: lost"
+    for task_id, status, worker, due_at, waiting_for in rows.values():
+        if status not in ENDED:
+            yield f"{task_id} is stuck: {status} of {worker}, due {due_at}, waiting for {waiting_for}"
+    for key, run in ((task_id, run) for task_id, runs in world.runs.items() for run in runs):
+        if run.ended is None:
+            yield f"{key} has ended and still runs in {run.worker_id} under fence {run.fence}"
+
+
+def _illegal(move: Move) -> Iterator[str]:
+    """A change of one task: by the table, and with a fence that tells its owners apart (PROTOCOL 1)."""
+    said = f"{move.id} {move.old}/{move.old_fence} of {move.old_worker} -> {move.new}/{move.new_fence}"
+    if move.old != move.new and (move.old, move.new) not in LEGAL:
+        yield f"{said}: no such transition"
+        return
+    grew = move.new_fence - move.old_fence
+    if move.old == move.new:
+        yield f"{said}: a fence or an owner was changed without a change of state"
+    elif move.new in OWNED and move.old == "PENDING" and grew != 1:
+        yield f"{said}: claimed, and the fence did not grow by one"
+    elif move.new == "PENDING" and grew != 1:
+        yield f"{said}: revoked, and the fence did not grow by one"
+    elif (move.old, move.new) == ("CLAIMED", "RUNNING") and grew != 0:
+        yield f"{said}: started under another fence"
+    elif move.new == "CANCELLED" and grew != 1:
+        yield f"{said}: cancelled, and the fence did not grow by one"
+
+
+def _accepted(task_id: str, moves: list[Move], orders: list[str]) -> Iterator[str]:
+    """One end, by nobody but its owner, unless people asked for another one."""
+    ends = [move for move in moves if move.new in ENDED and move.old not in ENDED]
+    after = [move for move in moves if move.old in ENDED]
+    if len(ends) > 1 + sum(order in ("retry", "release") for order in orders):
+        yield f"{task_id} has ended {len(ends)} times: {[(move.new, move.new_fence) for move in ends]}"
+    for move in after:
+        if (move.old, move.new) not in BY_A_PERSON or not {"retry", "accept"}.intersection(orders):
+            yield f"{task_id} left {move.old} for {move.new}, and nobody had asked for it"
+    for move in ends:
+        if move.new == "COMPLETED" and "accept" not in orders:
+            of = move.old_fence - (move.old == "PENDING")
+            who = move.old_worker if move.old == "RUNNING" else move.new_worker
+            wanted = f'"{task_id}/{of}/{who}"'.encode()
+            if move.result != wanted:
+                yield f"{task_id} completed under fence {move.old_fence} of {who} with the result {move.result!r}"
+
+
+def _budget(world: World, spec: TaskSpec, runs: list[Run]) -> Iterator[str]:
+    """Attempts and crashes, against the runs that there really were (PROTOCOL 4, 5)."""
+    row = world.eye.execute(
+        "SELECT attempt, free_attempts, crash_count, lost_count, quarantined, status FROM everbeat_tasks WHERE id = ?",
+        (spec.id,),
+    ).fetchone()
+    if row is None:
+        return
+    attempt, free, crashes, losses, is_quarantined, status = row
+    policy, orders = spec.policy, set(world.orders[spec.id])
+    limit = CONFIG.max_recovery_attempts
+    ends = Counter(run.how for run in runs)
+    crashed, lost = ends["crashed"], sum(run.how != "told" for run in runs)
+    if crashes > crashed:
+        yield f"{spec.id} is billed {crashes} crashes, and its process died by itself {crashed} times"
+    if losses > sum(run.worker_id in _gone(world) or run.how in ("guarded", "killed") for run in runs):
+        yield f"{spec.id} is billed {losses} losses, and was not lost so often ({dict(ends)})"
+    if orders & {"retry", "requeue", "release", "accept"}:
+        return
+    if crashes > limit or (crashes == limit and not (is_quarantined and status == "FAILED") and "cancel" not in orders):
+        yield f"{spec.id} crashed {crashes} times of {limit} and is {status}"
+    if policy.max_attempts == 1 and policy.on_crash in (None, "fail") and len(runs) > 1:
+        yield f"{spec.id} has one attempt and ran {len(runs)} times: {[(run.worker_id, run.how) for run in runs]}"
+    if policy.on_crash in (None, "fail") and attempt - free > policy.max_attempts:
+        yield f"{spec.id} has {policy.max_attempts} attempts and used {attempt - free}"
+    if crashed > limit + lost - crashed:
+        yield f"{spec.id} was let crash {crashed} times"
+    if attempt < len(runs):
+        yield f"{spec.id} ran {len(runs)} times, and {attempt} attempts are counted"
+
+
+def _gone(world: World) -> set[str]:
+    return {worker.id for worker in world.workers if worker.end != "runs"}
+
+
+def _outcomes(world: World, task_id: str, moves: list[Move]) -> Iterator[str]:
+    """A result that a worker was told is the task's, or kept beside it: unless the worker was killed with it."""
+    stored = {move.result for move in moves if move.new == "COMPLETED"}
+    late = {
+        row[0] for row in world.eye.execute("SELECT fence FROM everbeat_late_outcomes WHERE task_id = ?", (task_id,))
+    }
+    killed = {worker.id for worker in world.workers if worker.end == "dead"}
+    for run in world.runs[task_id]:
+        is_kept = run.result in stored or run.fence in late
+        if run.how == "told" and not is_kept and run.worker_id not in killed and not run.was_told:
+            yield f"{task_id} was done by {run.worker_id} under fence {run.fence}, and the result is nowhere"
+
+
+def _story(world: World) -> Iterator[str]:
+    """History, events, reports and rows tell the same."""
+    eye = world.eye
+    history = Counter(row[0] for row in eye.execute(
+        "SELECT task_id FROM everbeat_history WHERE actor = 'system/recovery'"))  # fmt: skip
+    events = Counter(row[0] for row in eye.execute(
+        "SELECT task_id FROM everbeat_events WHERE name IN (?, ?)", RECOVERED))  # fmt: skip
+    if history != events:
+        yield f"recoveries by the history {dict(history)}, by the events {dict(events)}"
+    reported: Counter[str] = Counter()
+    for (text,) in eye.execute("SELECT report FROM everbeat_recovery_reports"):
+        reported.update(task["task_id"] for task in json.loads(text)["recovered_tasks"] if task["success"])
+    if more := reported - history:
+        yield f"reports tell of recoveries that the history does not know: {dict(more)}"
+    dead = {row[0] for row in eye.execute("SELECT id FROM everbeat_workers WHERE status = 'dead'")}
+    told = [row[0] for row in eye.execute("SELECT worker_id FROM everbeat_events WHERE name = 'worker.dead'")]
+    if sorted(dead) != sorted(told):
+        yield f"dead workers by the rows {sorted(dead)}, by the events {sorted(told)}"
+    for worker_id, text in eye.execute("SELECT worker_id, facts FROM everbeat_events WHERE name = 'worker.dead'"):
+        facts = json.loads(text)
+        if facts["cause"] == "silence" and facts["silent_for"] * 1000 < CONFIG.running_stale_threshold_ms:
+            yield f"{worker_id} was declared dead after {facts['silent_for']} s of silence"
+    for worker in world.workers:
+        if worker.end == "runs" and worker.id in dead:
+            yield f"{worker.id} is alive and well, declared dead, and has not noticed"
+    failed = Counter(row[0] for row in eye.execute("SELECT task_id FROM everbeat_history WHERE change = 'fail'"))
+    said = Counter(row[0] for row in eye.execute("SELECT task_id FROM everbeat_events WHERE name = 'task.failed'"))
+    if failed - said:
+        yield f"failures by the history {dict(failed)}, by the events {dict(said)}"

@@ -1,0 +1,193 @@
+"""The processes of a simulated worker: they get ready, take, begin and end tasks by themselves, in virtual time.
+
+Also the fork server, which outlives a stopped supervisor: it ends what runs under a lease that is over (PROTOCOL 24).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from tests.run.stage import Child, SimulatedCrew
+from tests.sim.plan import TaskSpec
+from tests.words import VirtualClock
+
+from everbeat.model.task import Claim, Outcome, TaskError
+from everbeat.run.deadline import Deadline
+from everbeat.run.journal import Journal
+from everbeat.run.news import ChildReady, Died
+from everbeat.run.wire import ChildKind, InterruptKind
+
+CODES = {
+    InterruptKind.INTERRUPT: "WORKER_STOPPED",
+    InterruptKind.TIMEOUT: "TASK_TIMEOUT",
+    InterruptKind.CANCEL: "TASK_CANCELLED",
+}
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """The code of a task, running: what really happened, whatever the store says."""
+
+    task_id: str
+    fence: int
+    worker_id: str
+    pid: int
+    key: str | None
+    began: int
+    ended: int | None = None
+    how: str = "runs"
+    """told, raised, crashed: of its own; killed: by its worker; guarded: by the fork server; lost: with its worker."""
+    was_told: bool = False
+    """To stop."""
+
+    @property
+    def result(self) -> bytes:
+        return f'"{self.task_id}/{self.fence}/{self.worker_id}"'.encode()
+
+
+class Ground(Protocol):
+    """What the processes need of the world."""
+
+    clock: VirtualClock
+
+    def after(self, seconds: float, do: Callable[[], None]) -> None: ...
+
+    def begin(self, run: Run) -> TaskSpec: ...
+
+    def say(self, who: str, what: str) -> None: ...
+
+
+class Processes(SimulatedCrew):
+    def __init__(
+        self, ground: Ground, journal: Journal, deadline: Deadline, worker_id: str, random: Random,
+        poke: Callable[[], None],
+    ) -> None:  # fmt: skip
+        super().__init__(journal, ground.clock)
+        self._ground = ground
+        self._deadline = deadline
+        self._worker_id = worker_id
+        self._random = random
+        self._poke = poke
+        self._runs: dict[int, tuple[Run, TaskSpec, int, Claim]] = {}
+        """By slot."""
+        self.is_gone = False
+        self.told: list[Run] = []
+
+    # -- what the worker asks for -----------------------------------------------------------------------------------
+
+    def spawn(self, slot: int, kind: ChildKind) -> None:
+        super().spawn(slot, kind)
+        child = self.children[slot]
+        self._ground.after(self._random.uniform(0.005, 0.1), lambda: self._get_ready(child))
+
+    def send(self, slot: int, tasks: Sequence[tuple[int, Claim]]) -> bool:
+        is_sent = super().send(slot, tasks)
+        if is_sent:
+            self._soon(self.children[slot])
+        return is_sent
+
+    def interrupt(self, slot: int, claim: Claim, kind: InterruptKind) -> bool:
+        run, spec, _, running = self._runs.get(slot, (None, None, 0, None))
+        if run is not None and spec is not None and running is claim:
+            run.was_told = True
+            if spec.listens:
+                error = TaskError(code=CODES[kind], message="told to stop")
+                self._ground.after(self._random.uniform(0.0, 0.3), lambda: self._tell(slot, run, error))
+        return True
+
+    def kill(self, slot: int) -> None:
+        if slot in self.children:
+            self._die(slot, -9, "killed")
+
+    def die(self, slot: int, status: int | None) -> None:
+        self._die(slot, status, "crashed")
+
+    def end_all(self) -> None:
+        """The worker is gone, and its fork server ends the processes."""
+        self.is_gone = True
+        for slot in list(self.children):
+            self._die(slot, -9, "lost")
+
+    # -- what the processes do --------------------------------------------------------------------------------------
+
+    def _is_here(self, child: Child) -> bool:
+        return not self.is_gone and self.children.get(child.slot) is child
+
+    def _get_ready(self, child: Child) -> None:
+        if self._is_here(child) and not child.is_ready:
+            child.is_ready = True
+            self.tell(ChildReady(child.slot, child.pid))
+            self._poke()
+
+    def _soon(self, child: Child) -> None:
+        self._ground.after(self._random.choice((0.0, 0.001, 0.03)), lambda: self._take(child))
+
+    def _take(self, child: Child) -> None:
+        if self._is_here(child) and child.sent and not child.taken:
+            self.take(child.slot)
+            self._ground.after(self._random.choice((0.0, 0.001, 0.01)), lambda: self._begin(child))
+
+    def _begin(self, child: Child) -> None:
+        if not self._is_here(child):
+            return
+        entry, claim = child.taken[0]
+        self._journal.begin(entry, claim.seq, claim.fence)
+        run = Run(claim.id, claim.fence, self._worker_id, child.pid, claim.exclusive_key, self._clock.mono_us())
+        spec = self._ground.begin(run)
+        self._runs[child.slot] = run, spec, entry, claim
+        self._ground.say(self._worker_id, f"process {child.pid} begins {claim.id} under fence {claim.fence}")
+        if claim.exclusive_key is not None:
+            self._guard(child, run)
+        self._ground.after(spec.seconds, lambda: self._end(child, run, spec))
+
+    def _guard(self, child: Child, run: Run) -> None:
+        if not self._is_here(child) or run.ended is not None:
+            return
+        left = (self._deadline.at_us - self._clock.mono_us()) / 1e6
+        if left > 0:
+            self._ground.after(left, lambda: self._guard(child, run))
+        else:
+            self._die(child.slot, -9, "guarded")
+
+    def _end(self, child: Child, run: Run, spec: TaskSpec) -> None:
+        if not self._is_here(child) or run.ended is not None:
+            return
+        is_first = run.fence <= 1
+        if spec.behaviour == "poison" or (spec.behaviour == "poison_once" and is_first):
+            self._die(child.slot, -11, "crashed")
+        elif spec.behaviour == "raise" or (spec.behaviour == "raise_once" and is_first):
+            self._tell(child.slot, run, TaskError(code="UNHANDLED_EXCEPTION", message="it broke"))
+        else:
+            self._tell(child.slot, run, None)
+
+    def _tell(self, slot: int, run: Run, error: TaskError | None) -> None:
+        if self.is_gone or run.ended is not None:
+            return
+        child, (_, _, entry, claim) = self.children[slot], self._runs.pop(slot)
+        child.taken.popleft()
+        self._over(run, "raised" if error else "told")
+        began = self._clock.wall_us() - (self._clock.mono_us() - run.began)
+        outcome = Outcome(
+            result=None if error else run.result, error=error, began_at=began, ended_at=self._clock.wall_us()
+        )
+        child.told.append((entry, claim.seq, claim.fence, outcome))
+        self.told.append(run)
+        self._soon(child)
+        self._poke()
+
+    def _die(self, slot: int, status: int | None, how: str) -> None:
+        child = self.children.pop(slot)
+        if slot in self._runs:
+            self._over(self._runs.pop(slot)[0], how)
+        self._ground.say(self._worker_id, f"process {child.pid} is gone ({how})")
+        unread = [(claim.seq, claim.fence) for _, claim in child.sent]
+        self.tell(
+            Died(slot=slot, pid=child.pid, status=status, was_ready=child.is_ready, outcomes=child.told, unread=unread,
+                 seconds_alive=0.0, overdue=how == "guarded")
+        )  # fmt: skip
+        self._poke()
+
+    def _over(self, run: Run, how: str) -> None:
+        run.ended, run.how = self._clock.mono_us(), how
+        self._ground.say(self._worker_id, f"process {run.pid} ends {run.task_id} under fence {run.fence}: {how}")

@@ -1,0 +1,241 @@
+"""One simulated worker under one id: the real loops, put together as run/outfit.py and run/life.py do it."""
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+from tests.run.stage import ASYNC_NAMES, NO_SUCH_PID, SYNC_NAMES, _lock
+from tests.sim.line import Killed, Line
+from tests.sim.processes import Ground, Processes
+from tests.words import BOOT_ID, a_worker
+
+from everbeat.config import RecoveryConfig
+from everbeat.decide.lease import Lease
+from everbeat.errors import StoreUnavailable
+from everbeat.model import event
+from everbeat.model.event import Event
+from everbeat.model.worker import Host
+from everbeat.report.log import Reporter
+from everbeat.run.deadline import Deadline, HeldLease
+from everbeat.run.dispatcher import Dispatcher
+from everbeat.run.heartbeat import Heartbeat
+from everbeat.run.janitor import Janitor
+from everbeat.run.journal import Journal
+from everbeat.run.keeper import Keeper
+from everbeat.run.leases import LeaseKeeper
+from everbeat.run.life import DISMISS_US, POLL_US
+from everbeat.run.reaper import Reaper
+from everbeat.run.recovery import Recovery
+from everbeat.run.slot import Staffing
+from everbeat.run.spool import Spool
+from everbeat.run.startup import Startup
+from everbeat.store.sqlite.store import SQLiteStore
+
+CONFIG = RecoveryConfig(
+    runner_heartbeat_interval_ms=1000, claimer_heartbeat_interval_ms=1000, running_stale_threshold_ms=4000,
+    claimed_stale_threshold_ms=2000, check_interval_ms=1000, exclusive_lease_ms=5000, integrity_check_on_startup=False,
+)  # fmt: skip
+
+
+class Surroundings(Ground, Protocol):
+    """What a worker needs of the world."""
+
+    path: Path
+
+    def soon(self, worker: "Worker", loop: str, seconds: float) -> None:
+        """The next turn of this loop."""
+
+    def pass_time(self, worker: "Worker", loop: str, seconds: float) -> None:
+        """Everybody else goes on."""
+
+    def open_store(self, who: "Worker") -> tuple[SQLiteStore, Line]: ...
+
+
+class Worker:
+    def __init__(
+        self, world: Surroundings, place: int, number: int, seed: int, *, processes: int, is_first: bool
+    ) -> None:
+        self.id = f"w{number}"
+        self.place = place
+        self.is_first = is_first
+        """Otherwise it goes on after it was declared dead, with a new id."""
+        self.is_gone = False
+        self.end = "runs"
+        """dead: killed; fenced; stopped; refused: it did not get as far as to work."""
+        self.stopped_until = 0
+        self.busy: dict[str, int] = {}
+        """Loops that are in a call, and until when at least."""
+        self.random = Random(f"worker {seed} {number}")
+        self._world = world
+        self._processes = processes
+        self._version = -1
+        self._asked_at = 0
+        self.host = Host(name="host-1", boot_id=BOOT_ID, pid=NO_SUCH_PID + number, pid_started=1, pid_namespace=1)
+        self.store, self.line = world.open_store(self)
+        self._make_files()
+        self._make_loops()
+
+    def _make_files(self) -> None:
+        directory = self.store.state_directory
+        self.lock = _lock(directory, self.id, self.host)
+        slots = 2 + 2 * self._processes
+        self.journal = Journal.create(directory, self.id, boot_id=BOOT_ID, slots=slots, entries=64)
+        self.journal.now_ns = lambda: self._world.clock.mono_us() * 1000
+        self.deadline = Deadline.create()
+        self.crew = Processes(
+            self._world, self.journal, self.deadline, self.id, self.random,
+            lambda: self._world.soon(self, "dispatcher", 0.0),
+        )  # fmt: skip
+
+    def _make_loops(self) -> None:
+        clock, policy, jitter, reporter = self._world.clock, CONFIG.to_policy(), self.random.random, Reporter()
+        spool = Spool(self.store.state_directory, worker_id=self.id, store_id="sim")
+        self.keeper = Keeper(self.crew, spool, clock)
+        staffing = Staffing(
+            processes=self._processes, async_slots=0, sync_names=SYNC_NAMES, async_names=frozenset(), queues=None,
+            frame_depth=8,
+        )  # fmt: skip
+        lease = HeldLease(Lease(CONFIG.exclusive_lease_ms * 1000), self.deadline, now_us=clock.mono_us)
+        self.dispatcher = Dispatcher(
+            worker_id=self.id, hostname="host-1", store=self.store, crew=self.crew, keeper=self.keeper,
+            journal=self.journal, staffing=staffing, recovery=policy, lease=lease, clock=clock, jitter=jitter,
+            resident=lambda pid: 0,
+        )  # fmt: skip
+        self.heartbeat = Heartbeat(
+            worker_id=self.id, store=self.store, dispatcher=self.dispatcher, recovery=policy, clock=clock,
+            interval=CONFIG.runner_heartbeat_interval_ms / 1000, reporter=reporter, jitter=jitter,
+        )  # fmt: skip
+        recovery = Recovery(self.store, CONFIG, self.host, clock=clock, jitter=jitter)
+        self.reaper = Reaper(
+            worker_id=self.id, store=self.store, recovery=recovery, config=CONFIG, clock=clock, reporter=reporter,
+        )  # fmt: skip
+        self.lease_keeper = LeaseKeeper(
+            worker_id=self.id, store=self.store, dispatcher=self.dispatcher, heartbeat=self.heartbeat
+        )
+        self.janitor = Janitor(worker_id=self.id, store=self.store, config=CONFIG, clock=clock)
+        self._reporter = reporter
+
+    # -- its turns --------------------------------------------------------------------------------------------------
+
+    def turn(self, loop: str) -> float | None:
+        """The seconds until the next; None if there is none."""
+        match loop:
+            case "startup":
+                return self._start()
+            case "dispatcher":
+                return self._dispatch()
+            case "heartbeat":
+                return self.heartbeat.tick()
+            case "reaper":
+                return 4 * self.reaper.tick()  # more rarely than a real one: most of its looks find nothing
+            case "keeper":
+                return self.keeper.tick()
+            case "lease":
+                return self.lease_keeper.tick()
+            case _:
+                return self.janitor.tick()
+
+    def _start(self) -> None:
+        """As `Life.recover`, `register` and `begin`. One that can not reach its store ends, and another is started."""
+        clock, actor = self._world.clock, f"startup/{self.id}"
+        try:
+            if self.is_first:
+                Startup(
+                    store=self.store, config=CONFIG, me=self.host, clock=clock, reporter=self._reporter, actor=actor,
+                    jitter=self.random.random,
+                ).run()  # fmt: skip
+            else:
+                Recovery(self.store, CONFIG, self.host, clock=clock, jitter=self.random.random).run(actor=actor)
+        except StoreUnavailable:
+            self._leave("refused", stay=False)
+            return
+        try:
+            new = a_worker(
+                self.id, host=self.host, lock=self.lock.identity, processes=self._processes,
+                task_names=tuple(sorted(SYNC_NAMES | ASYNC_NAMES)),
+                beat_interval_ms=CONFIG.runner_heartbeat_interval_ms,
+            )  # fmt: skip
+            self.store.register(replace(new, exclusive_lease_ms=CONFIG.exclusive_lease_ms))
+        except StoreUnavailable as error:
+            self._leave("refused", stay=error.maybe_stored)
+            return
+        self.keeper.spool._store_id = self.store.store_id
+        self._asked_at = clock.mono_us()
+        for loop in ("dispatcher", "heartbeat", "reaper", "keeper", "lease", "janitor"):
+            self._world.soon(self, loop, self.random.uniform(0.0, 0.05))
+
+    def _dispatch(self) -> float | None:
+        now = self._world.clock.mono_us()
+        if now - self._asked_at >= POLL_US:
+            self._asked_at = now
+            self._look_for_changes()
+        self.dispatcher.tick()
+        if self.heartbeat.is_declared_dead or self.dispatcher.mandate.is_fenced:
+            self._finish("fenced")
+            return None
+        if self.dispatcher.is_drained:
+            self._finish("stopped")
+            return None
+        return min(self.dispatcher.wait_us(), POLL_US) / 1e6
+
+    def _look_for_changes(self) -> None:
+        try:
+            version = self.store.data_version()
+        except StoreUnavailable:
+            return
+        if version != self._version:
+            self._version = version
+            self.dispatcher.wake()
+            self.dispatcher.heed()
+
+    # -- its end ----------------------------------------------------------------------------------------------------
+
+    def _finish(self, end: str) -> None:
+        """As `Life.end`."""
+        self.end = end
+        self.dispatcher.dismiss()
+        give_up_at = self._world.clock.mono_us() + DISMISS_US
+        while not self.dispatcher.is_dismissed and self._world.clock.mono_us() < give_up_at:
+            self._world.pass_time(self, "dispatcher", 0.1)
+            if self.is_gone:
+                raise Killed
+            self.dispatcher.tick()
+        self.dispatcher.keep_rest()
+        stay = True
+        try:
+            if end == "fenced":
+                self.store.announce([Event(name=event.WORKER_FENCED, worker_id=self.id, facts={})])
+            else:
+                self.store.retire(self.id, {})
+            stay = bool(self.store.owned_by(self.id, limit=1)) or not self.dispatcher.is_dismissed
+        except StoreUnavailable:
+            pass
+        self.keeper.spool.close()
+        self._leave(end, stay=stay)
+
+    def _leave(self, end: str, *, stay: bool) -> None:
+        self.end, self.is_gone = end, True
+        self.crew.end_all()
+        self.lock.close(unlink=not stay)
+        if not stay:
+            self.journal.path.unlink(missing_ok=True)
+
+    def is_held(self, loop: str, at: int) -> bool:
+        """Whether this loop can not turn now: its process is stopped, or it is in a call."""
+        return self.stopped_until > at or loop in self.busy
+
+    def die(self) -> None:
+        """kill -9: the kernel frees its lock, its files stay."""
+        if not self.is_gone:
+            self._leave("dead", stay=True)
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.is_gone or self.end != "runs" or self.dispatcher.mandate.is_closing
+
+    def close(self) -> None:
+        self.lock.close(unlink=False)
+        self.journal.close(unlink=False)
+        self.deadline.close()
+        self.store.close()

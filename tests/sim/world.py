@@ -1,0 +1,408 @@
+"""The world of a simulation: virtual time, who moves when, and what really happened.
+
+Everything that moves is an entry of one heap, in virtual time. A call of a worker that is held up runs the rest of the
+world inside itself until it goes on, so every transaction can fall between any two of another's.
+"""
+
+import heapq
+import itertools
+import shutil
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from tests.sim.line import Fault, Killed, Line
+from tests.sim.plan import ACTIVE_SECONDS, Plan, Step, TaskSpec
+from tests.sim.processes import Run
+from tests.sim.worker import Worker
+from tests.words import SECOND, VirtualClock, a_task
+
+from everbeat.errors import StoreUnavailable
+from everbeat.model.order import Order
+from everbeat.store.interface import TaskFilter
+from everbeat.store.sqlite.store import SQLiteStore
+
+QUIET_SECONDS = 90.0
+DEEPEST = 5
+AGAIN_US = 20_000
+RESTART_SECONDS = 0.3
+LOG = """
+CREATE TABLE sim_log (n INTEGER PRIMARY KEY, id TEXT, old TEXT, new TEXT, old_fence INTEGER, new_fence INTEGER,
+                      old_worker TEXT, new_worker TEXT, result BLOB, old_attempt INTEGER, new_attempt INTEGER);
+CREATE TRIGGER sim_moved AFTER UPDATE ON everbeat_tasks
+  WHEN OLD.status <> NEW.status OR OLD.fence <> NEW.fence OR OLD.worker_id IS NOT NEW.worker_id
+BEGIN INSERT INTO sim_log VALUES (NULL, NEW.id, OLD.status, NEW.status, OLD.fence, NEW.fence, OLD.worker_id,
+                                  NEW.worker_id, NEW.result, OLD.attempt, NEW.attempt); END;
+CREATE TRIGGER sim_removed AFTER DELETE ON everbeat_tasks
+BEGIN INSERT INTO sim_log (id, old, new) VALUES (OLD.id, OLD.status, 'DELETED'); END;
+"""
+
+
+class Broken(AssertionError):
+    """A promise was not kept."""
+
+
+@dataclass(order=True, slots=True)
+class Entry:
+    at: int
+    number: int
+    do: Callable[[], None] = field(compare=False)
+    worker: Worker | None = field(compare=False, default=None)
+    loop: str = field(compare=False, default="")
+    turn: int = field(compare=False, default=0)
+
+
+class Person:
+    """Whoever sends tasks and gives orders. It has a line to the store like a worker's."""
+
+    id = "people"
+    is_gone = False
+
+    def __init__(self) -> None:
+        self.busy: dict[str, int] = {}
+
+
+def make_template(directory: Path) -> Path:
+    """An empty store that writes down each change of a task."""
+    path = directory / "template.db"
+    store = SQLiteStore(path, durability="normal")
+    with store.database.write() as tx:
+        for statement in LOG.strip().split(";\n"):
+            if statement.strip():
+                tx.run(statement if not statement.endswith("END") else statement + ";")
+    store.database.checkpoint("TRUNCATE")
+    store.close()
+    return path
+
+
+class World:
+    def __init__(self, plan: Plan, template: Path, directory: Path, *, is_told: bool = False) -> None:
+        self.plan = plan
+        self.clock = VirtualClock()
+        self.path = directory / "sim.db"
+        shutil.copyfile(template, self.path)
+        self.trace: list[str] = []
+        self.is_told = is_told
+        self.specs: dict[str, TaskSpec] = {}
+        """Tasks that are in the store, as far as their senders know."""
+        self.runs: dict[str, list[Run]] = defaultdict(list)
+        self.orders: dict[str, list[str]] = defaultdict(list)
+        """What people have asked for, by task."""
+        self.workers: list[Worker] = []
+        self.broken: list[str] = []
+        self._began = self.clock.mono_us()
+        self._entries: list[Entry] = []
+        self._numbers = itertools.count()
+        self._turns: dict[tuple[str, str], int] = defaultdict(int)
+        self._who: list[tuple[Worker | Person, str]] = []
+        self._down_until = 0
+        self._is_calm = False
+        self._logged = 0
+        self._stores: list[SQLiteStore] = []
+        self._at: dict[int, Worker | None] = dict.fromkeys(range(plan.places))
+        self._for_the_next: dict[int, list[Fault]] = defaultdict(list)
+        """Faults that strike whoever starts next in a place."""
+        self._person = Person()
+        self.store, self._line = self.open_store(self._person)
+        self.eye = sqlite3.connect(self.path, isolation_level=None)
+
+    # -- all of it --------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        for place in self._at:
+            self.after(0.02 * place, partial(self._start, place))
+        for step in self.plan.steps:
+            self.after(step.at, partial(self._take, step))
+        self._run_until(self._began + round(ACTIVE_SECONDS * SECOND))
+        self._calm_down()
+        give_up_at = self.clock.mono_us() + round(QUIET_SECONDS * SECOND)
+        while self.clock.mono_us() < give_up_at and not self._is_all_ended():
+            self._run_until(self.clock.mono_us() + SECOND)
+        while self.clock.mono_us() < give_up_at and self._has_unaware():
+            self._run_until(self.clock.mono_us() + SECOND)
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close()
+        self.store.close()
+        self.eye.close()
+
+    def say(self, who: str, what: str) -> None:
+        if self.is_told:
+            self.trace.append(f"{(self.clock.mono_us() - self._began) / 1e6:9.4f}  {who:7} {what}")
+
+    def _calm_down(self) -> None:
+        """No more faults. Whoever stands still goes on in a moment, and every place has a worker."""
+        self._is_calm = True
+        self._down_until = 0
+        self.say("", "--- no more faults ---")
+        for worker in self.workers:
+            worker.line.faults.clear()
+            worker.stopped_until = 0
+        self._line.faults.clear()
+        for place, worker in self._at.items():
+            if worker is None or worker.is_gone:
+                self._start(place)
+
+    def _is_all_ended(self) -> bool:
+        row = self.eye.execute("SELECT 1 FROM everbeat_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING') LIMIT 1")
+        return row.fetchone() is None
+
+    def _has_unaware(self) -> bool:
+        """Somebody was declared dead and goes on, or runs what is not to be run."""
+        dead = {row[0] for row in self.eye.execute("SELECT id FROM everbeat_workers WHERE status = 'dead'")}
+        runs = any(run.ended is None for runs in self.runs.values() for run in runs)
+        return runs or any(worker.id in dead and not worker.is_gone for worker in self.workers)
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    def after(self, seconds: float, do: Callable[[], None]) -> None:
+        self._push(Entry(self.clock.mono_us() + round(seconds * SECOND), next(self._numbers), do))
+
+    def soon(self, worker: Worker, loop: str, seconds: float) -> None:
+        """An earlier plan for this loop is forgotten."""
+        turn = self._turns[worker.id, loop] = self._turns[worker.id, loop] + 1
+        at = self.clock.mono_us() + round((seconds + worker.random.choice((0.0, 0.0, 0.0002, 0.003))) * SECOND) + 1
+        self._push(Entry(at, next(self._numbers), partial(self._turn, worker, loop), worker, loop, turn))
+
+    def _push(self, entry: Entry) -> None:
+        heapq.heappush(self._entries, entry)
+
+    def _run_until(self, until: int) -> None:
+        while self._entries and self._entries[0].at <= until:
+            entry = heapq.heappop(self._entries)
+            worker = entry.worker
+            if worker is not None and (worker.is_gone or entry.turn != self._turns[worker.id, entry.loop]):
+                continue
+            self._advance(entry.at)
+            if worker is not None and worker.is_held(entry.loop, entry.at):
+                entry.at = max(worker.stopped_until, entry.at + AGAIN_US)
+                self._push(entry)
+                continue
+            entry.do()
+        self._advance(until)
+
+    def _advance(self, at: int) -> None:
+        if at > self.clock.mono:
+            self.clock.advance((at - self.clock.mono) / SECOND)
+
+    def pass_time(self, worker: Worker | Person, loop: str, seconds: float) -> None:
+        if len(self._who) > DEEPEST:
+            return
+        until = self.clock.mono_us() + round(seconds * SECOND)
+        was_busy = worker.busy.get(loop)
+        worker.busy[loop] = until
+        try:
+            self._run_until(until)
+        finally:
+            if was_busy is None:
+                del worker.busy[loop]
+            else:
+                worker.busy[loop] = was_busy
+
+    # -- workers ----------------------------------------------------------------------------------------------------
+
+    def open_store(self, who: Worker | Person) -> tuple[SQLiteStore, Line]:
+        store = SQLiteStore(self.path, durability="normal", clock=self.clock, patience=2.0)
+        line = Line(
+            store.database, loop=lambda: self._who[-1][1] if self._who else "",
+            is_down=lambda: self.clock.mono_us() < self._down_until, strike=partial(self._strike, who),
+        )  # fmt: skip
+        return store, line
+
+    def _start(self, place: int, *, is_first: bool = True) -> None:
+        held = self._at[place]
+        if held is not None and not held.is_gone:
+            return
+        worker = Worker(self, place, len(self.workers) + 1, self.plan.seed, processes=self.plan.processes,
+                        is_first=is_first)  # fmt: skip
+        self.workers.append(worker)
+        self._at[place] = worker
+        worker.line.faults += self._for_the_next.pop(place, []) if not self._is_calm else []
+        self.say(worker.id, f"starts in place {place}")
+        self.soon(worker, "startup", 0.0)
+
+    def _turn(self, worker: Worker, loop: str) -> None:
+        self._who.append((worker, loop))
+        wait: float | None = 0.25
+        try:
+            wait = worker.turn(loop)
+        except StoreUnavailable as error:
+            self.say(worker.id, f"{loop}: {error}")
+        except Killed:
+            self._kill(worker)
+        finally:
+            self._who.pop()
+            self._note_changes(worker, loop)
+        if worker.is_gone:
+            self._follow(worker)
+        elif wait is not None:
+            self.soon(worker, loop, wait)
+
+    def _follow(self, worker: Worker) -> None:
+        """Whoever ends is followed by another."""
+        if self._at[worker.place] is worker:
+            self._at[worker.place] = None
+            self.say(worker.id, f"is gone ({worker.end})")
+            is_first = worker.end != "fenced"
+            self.after(RESTART_SECONDS if is_first else 0.0, partial(self._start, worker.place, is_first=is_first))
+
+    def _kill(self, worker: Worker, restart: float = RESTART_SECONDS) -> None:
+        if worker.is_gone:
+            return
+        worker.die()
+        self._at[worker.place] = None
+        self.say(worker.id, "killed, with all its processes")
+        self.after(restart, partial(self._start, worker.place))
+
+    def _strike(self, who: Worker | Person, fault: Fault) -> None:
+        loop = self._who[-1][1] if self._who else ""
+        self.say(who.id, f"FAULT in a call of its {loop} ({fault.where}): {fault.kind} {fault.seconds or ''}")
+        match fault.kind:
+            case "before":
+                raise StoreUnavailable("broken before the call")
+            case "after":
+                raise StoreUnavailable("broken after the commit", maybe_stored=True)
+            case "crash" | "crash_after" if isinstance(who, Worker):
+                self._kill(who)
+                raise Killed
+            case "stop" | "stop_after" if isinstance(who, Worker):
+                who.stopped_until = self.clock.mono_us() + round(fault.seconds * SECOND)
+                self.pass_time(who, loop, fault.seconds)
+            case _ if isinstance(who, Worker):
+                self.pass_time(who, loop, fault.seconds)
+        if who.is_gone:
+            raise Killed
+        self.say(who.id, f"its {loop} goes on")
+
+    # -- what happens -----------------------------------------------------------------------------------------------
+
+    def _take(self, step: Step) -> None:
+        if self._is_calm:
+            return
+        self.say("", f"STEP {str(step)[8:]}")
+        match step.kind, step.facts:
+            case "send", (spec,):
+                self._send(spec)
+            case "fault", (place, loop, kind, seconds):
+                self._arm(place % self.plan.places, Fault(loop, kind, seconds))
+            case "kill_child", (place, number):
+                self._kill_child(self._at[place % self.plan.places], number)
+            case "kill_worker", (place, seconds):
+                worker = self._at[place % self.plan.places]
+                if worker is not None:
+                    self._kill(worker, RESTART_SECONDS + seconds)
+            case "stop_worker", (place, seconds):
+                worker = self._at[place % self.plan.places]
+                if worker is not None:
+                    worker.stopped_until = self.clock.mono_us() + round(seconds * SECOND)
+            case "outage", (seconds,):
+                self._down_until = self.clock.mono_us() + round(seconds * SECOND)
+            case "set_clock", (seconds,):
+                self.clock.wall += round(seconds * SECOND)
+            case "drain", (place, seconds):
+                worker = self._at[place % self.plan.places]
+                if worker is not None and not worker.is_stopping and worker.dispatcher.turns:
+                    worker.dispatcher.drain(round(seconds * SECOND))
+                    self.soon(worker, "dispatcher", 0.0)
+            case order, (task_id,):
+                self._order(order, task_id)
+
+    def _arm(self, place: int, fault: Fault) -> None:
+        worker = self._at[place]
+        if fault.where == "sender":
+            self._line.faults.append(fault)
+        elif fault.where == "startup":
+            self._for_the_next[place].append(fault)
+        elif worker is not None:
+            worker.line.faults.append(fault)
+
+    def _kill_child(self, worker: Worker | None, number: int) -> None:
+        slots = sorted(worker.crew.children) if worker is not None else []
+        if worker is not None and slots:
+            worker.crew.die(slots[number % len(slots)], -9)
+
+    def _send(self, spec: TaskSpec, tries: int = 10) -> None:
+        task = a_task(
+            id=spec.id, name=spec.name, max_attempts=spec.policy.max_attempts, policy=spec.policy.dump(),
+            exclusive_key=spec.exclusive_key, unique_key=spec.unique_key,
+        )  # fmt: skip
+        self._who.append((self._person, "sender"))
+        try:
+            (stored,) = self.store.enqueue([task])
+        except StoreUnavailable as error:
+            self.say("people", f"send {spec.id}: {error}")
+            if error.maybe_stored:
+                self.specs[spec.id] = spec
+            if tries:
+                self.after(0.5, partial(self._send, spec, tries - 1))
+            return
+        finally:
+            self._who.pop()
+        if stored.id == spec.id:
+            self.specs[spec.id] = spec
+        else:
+            self.specs.pop(spec.id, None)
+        self._ring()
+
+    def _ring(self) -> None:
+        for worker in self._at.values():
+            if worker is not None and worker.random.random() < 0.7 and not worker.is_gone:
+                worker.dispatcher.wake()
+                worker.dispatcher.heed()
+                if worker.dispatcher.turns:
+                    self.soon(worker, "dispatcher", 0.0)
+
+    def _order(self, order: str, task_id: str) -> None:
+        self._who.append((self._person, "orders"))
+        self.orders[task_id].append(order)
+        try:
+            if order == "accept":
+                self.store.accept(task_id, actor="somebody")
+            else:
+                for _ in self.store.carry_out(Order(order), TaskFilter(ids=[task_id]), actor="somebody"):
+                    pass
+        except StoreUnavailable as error:
+            self.say("people", f"{order} {task_id}: {error}")
+        finally:
+            self._who.pop()
+            self._note_changes(self._person, "orders")
+        self._ring()
+
+    # -- what really happened ---------------------------------------------------------------------------------------
+
+    def begin(self, run: Run) -> TaskSpec:
+        """The code of a task begins."""
+        row = self.eye.execute("SELECT status, fence, worker_id FROM everbeat_tasks WHERE id = ?", (run.task_id,))
+        status, fence, owner = row.fetchone()
+        if fence < run.fence or (fence == run.fence and (status, owner) not in (("RUNNING", run.worker_id),)):
+            self.broken.append(
+                f"{run.task_id} began in {run.worker_id} under fence {run.fence}, and the store shows it "
+                f"{status} under fence {fence} of {owner}"
+            )
+        if run.key is not None:
+            for other in self._running(run.key):
+                self.broken.append(
+                    f"{run.task_id} began in {run.worker_id} while {other.task_id} of the same key "
+                    f"{run.key} runs in {other.worker_id}"
+                )
+        self.runs[run.task_id].append(run)
+        return self.specs.get(run.task_id) or next(
+            step.facts[0] for step in self.plan.steps if step.kind == "send" and step.facts[0].id == run.task_id
+        )
+
+    def _running(self, key: str) -> list[Run]:
+        return [run for runs in self.runs.values() for run in runs if run.key == key and run.ended is None]
+
+    def _note_changes(self, who: Worker | Person, loop: str) -> None:
+        if not self.is_told:
+            return
+        for row in self.eye.execute(
+            "SELECT n, id, old, new, old_fence, new_fence, new_worker FROM sim_log WHERE n > ? ORDER BY n",
+            (self._logged,),
+        ).fetchall():
+            self._logged = row[0]
+            self.say(who.id, f"{loop}: {row[1]} {row[2]}/{row[4]} -> {row[3]}/{row[5]} of {row[6]}")
