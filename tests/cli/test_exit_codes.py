@@ -81,7 +81,7 @@ def test_a_file_that_is_no_store_is_exit_3_and_is_left_alone(everbeat: Command, 
     ("words", "said"),
     [
         (["task", "list", "--db", "mysql://x"], "is not a store"),
-        (["task", "list", "--db", "postgresql://me:secret@host/db"], "PostgreSQL is not supported yet"),
+        (["task", "list", "--db", "postgresql://me:secret@host:port/db"], "can not be read"),
         (["task", "list", "--status", "BROKEN"], "BROKEN"),
         (["task", "list", "--since", "yesterday-ish"], "is not a time"),
         (["task", "list", "--limit", "0"], "--limit"),
