@@ -47,7 +47,7 @@ def check(world: World) -> list[str]:
     for task_id, spec in world.specs.items():
         mine = [move for move in moves if move.id == task_id]
         found += _accepted(task_id, mine, world.orders[task_id])
-        found += _budget(world, spec, world.runs[task_id])
+        found += _budget(world, spec, world.runs[task_id], mine)
         found += _outcomes(world, task_id, mine)
     found += _story(world)
     return found
@@ -104,7 +104,7 @@ def _accepted(task_id: str, moves: list[Move], orders: list[str]) -> Iterator[st
                 yield f"{task_id} completed under fence {move.old_fence} of {who} with the result {move.result!r}"
 
 
-def _budget(world: World, spec: TaskSpec, runs: list[Run]) -> Iterator[str]:
+def _budget(world: World, spec: TaskSpec, runs: list[Run], moves: list[Move]) -> Iterator[str]:
     """Attempts and crashes, against the runs that there really were (PROTOCOL 4, 5)."""
     row = world.eye.execute(
         "SELECT attempt, free_attempts, crash_count, lost_count, quarantined, status FROM everbeat_tasks WHERE id = ?",
@@ -119,7 +119,9 @@ def _budget(world: World, spec: TaskSpec, runs: list[Run]) -> Iterator[str]:
     crashed, lost = ends["crashed"], sum(run.how != "told" for run in runs)
     if crashes > crashed:
         yield f"{spec.id} is billed {crashes} crashes, and its process died by itself {crashed} times"
-    if losses > sum(run.worker_id in _gone(world) or run.how in ("guarded", "killed") for run in runs):
+    gone = _gone(world)  # what was RUNNING under one of them is taken at its word, whether it began or not
+    stopped = sum(run.how in ("guarded", "killed") for run in runs)
+    if losses > stopped + sum(move.new == "RUNNING" and move.new_worker in gone for move in moves):
         yield f"{spec.id} is billed {losses} losses, and was not lost so often ({dict(ends)})"
     if orders & {"retry", "requeue", "release", "accept"}:
         return
