@@ -121,6 +121,8 @@ def _budget(world: World, spec: TaskSpec, runs: list[Run], moves: list[Move]) ->
         yield f"{spec.id} is billed {crashes} crashes, and its process died by itself {crashed} times"
     gone = _gone(world)  # what was RUNNING under one of them is taken at its word, whether it began or not
     stopped = sum(run.how in ("guarded", "killed") for run in runs)
+    if spec.exclusive_key is not None:  # also taken from the living, when they let their lease run out
+        stopped += sum((move.old, move.new) == ("RUNNING", "PENDING") for move in moves)
     if losses > stopped + sum(move.new == "RUNNING" and move.new_worker in gone for move in moves):
         yield f"{spec.id} is billed {losses} losses, and was not lost so often ({dict(ends)})"
     if orders & {"retry", "requeue", "release", "accept"}:
