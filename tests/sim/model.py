@@ -116,7 +116,7 @@ def _budget(world: World, spec: TaskSpec, runs: list[Run], moves: list[Move]) ->
     policy, orders = spec.policy, set(world.orders[spec.id])
     limit = CONFIG.max_recovery_attempts
     ends = Counter(run.how for run in runs)
-    crashed, lost = ends["crashed"], sum(run.how != "told" for run in runs)
+    crashed = ends["crashed"]
     if crashes > crashed:
         yield f"{spec.id} is billed {crashes} crashes, and its process died by itself {crashed} times"
     gone = _gone(world)  # what was RUNNING under one of them is taken at its word, whether it began or not
@@ -133,7 +133,7 @@ def _budget(world: World, spec: TaskSpec, runs: list[Run], moves: list[Move]) ->
         yield f"{spec.id} has one attempt and ran {len(runs)} times: {[(run.worker_id, run.how) for run in runs]}"
     if policy.on_crash in (None, "fail") and attempt - free > policy.max_attempts:
         yield f"{spec.id} has {policy.max_attempts} attempts and used {attempt - free}"
-    if crashed > limit + lost - crashed:
+    if crashed > limit + losses:  # one that its worker could not tell of is a loss
         yield f"{spec.id} was let crash {crashed} times"
     if attempt < len(runs):
         yield f"{spec.id} ran {len(runs)} times, and {attempt} attempts are counted"
