@@ -271,7 +271,7 @@ def test_who_follows_events_is_told_of_one_that_is_committed_behind_later_ones(s
 def test_a_task_sent_in_the_users_transaction_is_there_when_it_commits(store: PostgresStore, url: str) -> None:
     with psycopg.connect(url) as connection:
         with connection.transaction():
-            assert store.enqueue_on(connection, [a_task(id="a")]) == [Enqueued(id="a", created=True)]
+            assert store.enqueue_on(connection, [a_task(id="a")]).tasks == [Enqueued(id="a", created=True)]
             assert store.get("a") is None
         assert store.get("a") is not None
         store.enqueue_on(connection, [a_task(id="b")])
