@@ -777,6 +777,7 @@ def test_a_running_task_is_interrupted(
 
     assert error is not None
     assert (error.code, error.exception_type) == (code, f"everbeat.errors.{exception}")
+    assert "child.py" not in (error.traceback or "")
 
 
 def test_a_task_may_clean_up_when_it_is_interrupted(yard: Yard, fifo: str) -> None:

@@ -5,7 +5,6 @@ Error text comes from user code: it may be huge, undecodable, or raise while bei
 
 import traceback
 from collections.abc import Callable, Collection
-from types import TracebackType
 
 from everbeat.current import CurrentTask
 from everbeat.decide.finish import TASK_TIMEOUT
@@ -44,15 +43,12 @@ def error_of(
     """Describe an exception. `stage` is the code of the step that raised; frames of `own_files` are not shown, and
     neither are `secrets` or passwords."""
     hidden = secrets()
-    where = exception.__traceback__
-    while where is not None and where.tb_frame.f_code.co_filename in own_files:
-        where = where.tb_next
     return TaskError(
         code=_code(exception, stage),
         message=cut(without(hidden, _text(exception))),
         exception_type=cut(full_name(type(exception))),
         lineage=tuple(cut(full_name(cls)) for cls in type(exception).__mro__ if cls is not object),
-        traceback=cut(without(hidden, _traceback(exception, where))),
+        traceback=cut(without(hidden, _traceback(exception, own_files))),
     )
 
 
@@ -102,8 +98,21 @@ def _text(exception: BaseException) -> str:
         return f"<no message: {type(error).__name__} in its __str__>"
 
 
-def _traceback(exception: BaseException, where: TracebackType | None) -> str:
+def _traceback(exception: BaseException, own_files: Collection[str]) -> str:
     try:
-        return "".join(traceback.format_exception(type(exception), exception, where))
+        told = traceback.TracebackException.from_exception(exception)
+        one: traceback.TracebackException | None = told
+        while one is not None:
+            _leave_out(one.stack, own_files)
+            one = one.__cause__ or one.__context__
+        return "".join(told.format())
     except BaseException as error:  # noqa: BLE001 - user code: __str__ and __repr__ of what is shown
         return f"<no traceback: {type(error).__name__} while formatting it>"
+
+
+def _leave_out(stack: traceback.StackSummary, own_files: Collection[str]) -> None:
+    """Ours are the frames that lead to the task, and those of the signal handler that interrupted it."""
+    while stack and stack[-1].filename in own_files:
+        del stack[-1]
+    ours = [number for number, frame in enumerate(stack) if frame.filename in own_files]
+    del stack[: max(ours, default=-1) + 1]
