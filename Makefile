@@ -13,6 +13,8 @@ JOBS ?= 4
 ARGS ?=
 
 MAKEFLAGS += --no-print-directory
+# Where the environment forbids bytecode, every process that is started would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 # One stamp per interpreter: naming another one makes the environment anew.

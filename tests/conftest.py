@@ -3,6 +3,7 @@
 Every test in `contract/` takes `open_store` or `store`, so every one of them runs on both kinds of store.
 """
 
+import compileall
 import os
 import signal
 import tempfile
@@ -14,6 +15,7 @@ from hypothesis import settings
 from tests.postgres import EmptyDatabase, servers_url, stop_server
 from tests.words import VirtualClock
 
+import everbeat
 from everbeat.store.interface import Store
 from everbeat.store.postgres.store import PostgresStore
 from everbeat.store.sqlite.store import SQLiteStore
@@ -35,8 +37,15 @@ def clock() -> VirtualClock:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One place for all processes of this run, where they find the server that they share."""
+    """One place for all processes of this run, where they find the server that they share.
+
+    The thousands of processes that the tests start find our modules compiled, also where the environment says that no
+    bytecode be written. Applications that tests write are never compiled to files: a test that writes one again within
+    the same second would be shown the first.
+    """
     if not hasattr(config, "workerinput"):
+        compileall.compile_dir(Path(everbeat.__file__).parent, quiet=1)
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         os.environ[PLACE] = tempfile.mkdtemp(prefix="everbeat-run-")
 
 
@@ -64,7 +73,7 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClo
         return opened[-1]
 
     if request.param == "postgres":
-        url = request.getfixturevalue("a_database").url()
+        url = request.getfixturevalue("a_database").with_tables()
     yield open_postgres if request.param == "postgres" else open_sqlite
     for store in opened:
         store.close()

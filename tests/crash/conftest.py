@@ -22,7 +22,7 @@ class MakeYard(Protocol):
 def store_url(request: pytest.FixtureRequest) -> str | None:
     """Of the yard's store: None for a file in it, as in every test that is not for `both_stores`."""
     kind = getattr(request, "param", "sqlite")
-    return None if kind == "sqlite" else request.getfixturevalue("a_database").url()
+    return None if kind == "sqlite" else request.getfixturevalue("a_database").with_tables()
 
 
 @pytest.fixture
