@@ -49,6 +49,7 @@ class StoreUnavailable(EverbeatError, ConnectionError):
         task_ids: Iterable[str] = (),
         stored_ids: Iterable[str] = (),
         maybe_stored: bool = False,
+        may_pass: bool = False,
     ) -> None:
         super().__init__(message)
         self.task_ids = tuple(task_ids)
@@ -57,6 +58,8 @@ class StoreUnavailable(EverbeatError, ConnectionError):
         """Tasks of earlier batches of the same call, which are stored."""
         self.maybe_stored = maybe_stored
         """The answer to the commit was lost: the tasks are stored all or none, and it is not known which."""
+        self.may_pass = may_pass
+        """It is an outage that may end by itself, not something that a person has to put right."""
 
     @property
     def task_id(self) -> str | None:
@@ -79,6 +82,7 @@ class StoreUnavailable(EverbeatError, ConnectionError):
             task_ids=task_ids,
             stored_ids=stored_ids,
             maybe_stored=self.maybe_stored,
+            may_pass=self.may_pass,
         )
 
 

@@ -171,6 +171,23 @@ def test_a_worker_told_to_stop_during_the_outage_stops_and_the_next_one_stores_w
     assert (yard.status(task_id), len(yard.starts(task_id))) == (TaskStatus.COMPLETED, 1)
 
 
+def test_workers_that_start_while_the_server_is_away_wait_for_it_or_for_a_signal(
+    make_yard: MakeYard, cluster: Cluster
+) -> None:
+    yard = make_yard(**FAST)
+    task_id = yard.send("quick")
+
+    cluster.stop()
+    patient, stopped = yard.worker(ready=False), yard.worker(ready=False)
+    for worker in (patient, stopped):
+        yard.until(lambda worker=worker: "Connection refused" in worker.said(), "it says what it waits for")
+    assert stopped.stop() == 0
+    cluster.start()
+
+    yard.until_ended([task_id])
+    assert_that_nobody_noticed(yard, [task_id], {patient: patient.id})
+
+
 def test_a_server_without_a_free_connection_is_named_and_waited_for(make_yard: MakeYard, cluster: Cluster) -> None:
     yard = make_yard(**FAST)
     worker = yard.worker()
@@ -184,11 +201,13 @@ def test_a_server_without_a_free_connection_is_named_and_waited_for(make_yard: M
         crowd.terminate(pids)
         yard.until(lambda: crowd.take_all() or "too many clients" in worker.said(), "the worker says why")
         yard.open("go")
-        late = yard.worker("--burst", ready=False)
-        assert late.ended() == 3
-        assert "too many clients" in late.said()
-        assert "Traceback" not in late.said()
+        burst, late = yard.worker("--burst", ready=False), yard.worker(ready=False)
+        assert burst.ended() == 3
+        yard.until(lambda: "too many clients" in late.said(), "the late one says why it waits")
+        assert "Traceback" not in burst.said() + late.said()
     yard.until_ended([before])
+    yard.until_ready(late)
+    known[late] = late.id
     after = yard.send("quick")
     yard.until_ended([after])
 

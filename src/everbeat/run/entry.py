@@ -1,7 +1,8 @@
 """The way of a worker into its store, which may be closed just now.
 
-The first life needs a store that can be opened, or one that only a frozen process keeps from it; a later one waits for
-the store for as long as it takes.
+A worker waits for a store that is away, or that a frozen process keeps from it, for as long as it takes, and says so.
+Only before its first life does it give up where a person has to act: a wrong password, no such database, a file that is
+damaged. A burst does not wait for a server: it works off what is there now.
 """
 
 from contextlib import ExitStack
@@ -44,8 +45,7 @@ class Entry:
         return self.store_id is None
 
     def begin_life(self, stack: ExitStack) -> tuple[Life, RecoveryReport | None] | None:
-        """A life that is ready to work, with its report; None if we were told to stop meanwhile. A store that can not
-        be used is waited for if a process is in its way, or if this is not the first life."""
+        """A life that is ready to work, with its report; None if we were told to stop meanwhile."""
         config = Profile(self.options, self.facts).config
         site = site_of(config)
         unblocker = Unblocker(site, config.recovery, self.around.clock, self.around.reporter)
@@ -58,7 +58,7 @@ class Entry:
                 except StoreDamaged as error:
                     raise halted(site, error) from error
                 except StoreUnavailable as error:
-                    if not unblocker.look() and self.is_first:
+                    if not (unblocker.look() or self._waits_for(error)):
                         raise
                     self.around.reporter.store_unavailable("start", error)
                 else:
@@ -66,6 +66,9 @@ class Entry:
                     return begun
             self.signals.are_silent_for(RETRY_SECONDS)
         return None
+
+    def _waits_for(self, error: StoreUnavailable) -> bool:
+        return not self.is_first or (error.may_pass and not self.options.burst)
 
     def _try(self, stack: ExitStack) -> tuple[Life, RecoveryReport | None]:
         profile = Profile(self.options, self.facts)

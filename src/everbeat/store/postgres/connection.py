@@ -33,7 +33,7 @@ from everbeat.secrecy import masked
 from everbeat.store.postgres.dialect import bind, in_one, names_in, translate
 from everbeat.store.postgres.hot import COLUMNS, KINDS, KINDS_OF, OTHERWISE, TYPES
 from everbeat.store.postgres.limited import LimitedConnection
-from everbeat.store.postgres.trouble import told
+from everbeat.store.postgres.trouble import may_pass, told
 from everbeat.store.transaction import Kind, Question, Row, RowRefused
 
 Connection = psycopg.Connection[Row]
@@ -399,7 +399,9 @@ class PostgresDatabase:
         if not connection.closed:
             return error
         return StoreUnavailable(
-            f"{self.location}: the connection was lost while committing ({told(error)}).", maybe_stored=True
+            f"{self.location}: the connection was lost while committing ({told(error)}).",
+            maybe_stored=True,
+            may_pass=True,
         )
 
     def _explained(self, error: psycopg.Error) -> Exception:
@@ -408,7 +410,8 @@ class PostgresDatabase:
         return self.unavailable(error)
 
     def unavailable(self, error: psycopg.Error) -> StoreUnavailable:
-        return StoreUnavailable(f"{self.location}: {told(error)}. Nothing was changed.")
+        said = f"{self.location}: {told(error)}. Nothing was changed."
+        return StoreUnavailable(said, may_pass=may_pass(error))
 
 
 @lru_cache(maxsize=64)

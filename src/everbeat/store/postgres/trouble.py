@@ -8,6 +8,7 @@ ADVICE = (
     ("password authentication failed", "Check user and password in the database URL"),
     ("no password supplied", "Check user and password in the database URL"),
     ("no pg_hba.conf entry", "The server's pg_hba.conf must admit this user from this host"),
+    ("Temporary failure in name resolution", "Does the name service answer?"),
     ("resolve host", "Check the host in the database URL"),
     ("Name or service not known", "Check the host in the database URL"),
     ("Connection refused", "Is the server running, and is the port right?"),
@@ -20,6 +21,13 @@ ADVICE = (
     ("No space left", "The server's disk is full"),
     ("lock timeout", "Somebody holds a lock: SELECT * FROM pg_stat_activity WHERE xact_start IS NOT NULL"),
 )  # fmt: skip
+FOR_A_PERSON = (
+    "password authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist",
+    "not permitted to log in", "not currently accepting connections", "Name or service not known",
+    "No address associated with hostname", "nodename nor servname provided", "does not support SSL", "or newer is needed",
+)  # fmt: skip
+"""Signs of what no waiting mends. A server may say it in another language: then a worker that starts waits, and says
+why."""
 SEVERAL = "Multiple connection attempts failed"
 
 
@@ -35,6 +43,12 @@ def told(error: psycopg.Error) -> str:
         return f"{clean(said)}. Create it, or check its name in the database URL"
     advice = next((advice for sign, advice in ADVICE if sign in said), None)
     return clean(said) if advice is None else f"{clean(said)}. {advice}"
+
+
+def may_pass(error: psycopg.Error) -> bool:
+    """Whether it is the outage of a server, rather than something that a person has to put right."""
+    said = str(error)
+    return isinstance(error, psycopg.OperationalError) and not any(sign in said for sign in FOR_A_PERSON)
 
 
 def clean(said: str) -> str:
