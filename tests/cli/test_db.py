@@ -379,7 +379,7 @@ def test_an_older_schema_is_named_shown_and_upgraded(
 ) -> None:
     task_id = send(store)
     known = schema.steps()
-    monkeypatch.setattr(schema, "steps", lambda: [*known, (known[-1][0] + 1, STEP_2)])
+    monkeypatch.setattr(schema, "steps", lambda: [*known, schema.Step(known[-1].version + 1, STEP_2)])
 
     refused = everbeat("task", "list", "--db", url)
     checked = everbeat("db", "migrate", "--check", "--db", url)
@@ -399,7 +399,7 @@ def test_an_upgrade_that_fails_leaves_the_store_as_it_was(
 ) -> None:
     known = schema.steps()
     broken = STEP_2 + "CREATE TABLE everbeat_tasks (id);\n"
-    monkeypatch.setattr(schema, "steps", lambda: [*known, (known[-1][0] + 1, broken)])
+    monkeypatch.setattr(schema, "steps", lambda: [*known, schema.Step(known[-1].version + 1, broken)])
 
     ended = everbeat("db", "migrate", "--db", url)
 
@@ -421,7 +421,7 @@ def test_an_upgrade_that_fails_leaves_the_store_as_it_was(
 def test_a_newer_schema_is_a_clear_error(
     process: Command, store: Store, path: Path, tmp_path: Path, url: str, words: list[str]
 ) -> None:
-    write(path, "UPDATE everbeat_meta SET value = '99' WHERE key = 'schema_version'")
+    write(path, "UPDATE everbeat_meta SET value = '99' WHERE key LIKE 'schema%'")
     assert process("db", "backup", "copy.db", "--db", url).code == 0  # copies know nothing of versions
 
     ended = process(*words, "--db", url)

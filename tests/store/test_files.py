@@ -156,7 +156,7 @@ def test_a_database_of_somebody_else_is_not_a_store_to_look_at(path: Path) -> No
 def test_a_store_of_another_version_is_refused_untouched(path: Path, version: str, advice: str) -> None:
     SQLiteStore(path).close()
     other = sqlite3.connect(path)
-    other.execute("UPDATE everbeat_meta SET value = ? WHERE key = 'schema_version'", (version,))
+    other.execute("UPDATE everbeat_meta SET value = ? WHERE key LIKE 'schema%'", (version,))
     other.commit()
     other.close()
 

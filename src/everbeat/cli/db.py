@@ -48,11 +48,11 @@ def migrate(
         _look(maintenance, sql=sql, as_json=as_json)
         return
     schema = maintenance.migrate()
-    changed = schema.found != schema.newest
+    changed = not schema.is_current
     if as_json:
         out.data({"store": maintenance.location, "before": schema.found, "schema": schema.newest, "changed": changed})
     elif not changed:
-        out.say(f"{clean(maintenance.location)} has schema {schema.newest} already; nothing to do")
+        out.say(f"{clean(maintenance.location)} has schema {schema.found} already; nothing to do")
     else:
         before = "none" if schema.found is None else schema.found
         out.say(f"{clean(maintenance.location)} has schema {schema.newest} now (before: {before})")
@@ -60,22 +60,17 @@ def migrate(
 
 def _look(maintenance: Maintenance, *, sql: bool, as_json: bool) -> None:
     schema = maintenance.schema()
-    if schema.found is not None and schema.found > schema.newest:
-        raise SchemaMismatch(
-            f"{maintenance.location} has schema {schema.found}, this Everbeat knows up to {schema.newest}. "
-            f"Upgrade Everbeat."
-        )
-    is_current = schema.found == schema.newest
     if as_json:
-        said = {"store": maintenance.location, "found": schema.found, "newest": schema.newest, "current": is_current}
+        facts = {"found": schema.found, "newest": schema.newest, "current": schema.is_current}
+        said = {"store": maintenance.location} | facts
         out.data(said | ({"sql": maintenance.migration()} if sql else {}))
     elif sql:
         out.say(maintenance.migration() or "-- nothing to do")
     else:
         found = "no tables of Everbeat" if schema.found is None else f"schema {schema.found}"
-        todo = "current" if is_current else f"{schema.newest} is needed; run: everbeat db migrate"
+        todo = "current" if schema.is_current else f"{schema.newest} is needed; run: everbeat db migrate"
         out.say(f"{clean(maintenance.location)} has {found}: {todo}")
-    if not (is_current or sql):
+    if not (schema.is_current or sql):
         raise typer.Exit(FAILED)
 
 

@@ -113,6 +113,8 @@ class Standing:
     beat_seq: int | None
     """How often the worker has beaten; None: there is no such worker."""
     is_same_file: bool = True
+    is_too_new: bool = False
+    """Its tables are, or are about to be, such that this program can not work with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

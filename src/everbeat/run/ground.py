@@ -21,13 +21,17 @@ class Ground:
         self._dispatcher = dispatcher
         self._reporter = reporter
         self._told: str | None = None
+        self.is_outgrown = False
+        """The store has, or is about to get, tables that this program can not work with (PROTOCOL 37)."""
 
     def look(self) -> bool:
         """Whether it is."""
         seen_beat = (
             self._dispatcher.books.seen_beat
         )  # before the store is asked: it may know of a later one, never of less
-        why = doubt(self._store.standing(self._worker_id), store_id=self.store_id, seen_beat=seen_beat)
+        found = self._store.standing(self._worker_id)
+        self.is_outgrown = found.is_too_new
+        why = doubt(found, store_id=self.store_id, seen_beat=seen_beat)
         self._dispatcher.mandate.is_displaced = why is not None
         if why is not None and self._told is None:
             spool = self._dispatcher.keeper.spool

@@ -6,7 +6,7 @@ end of a burst, or its being declared dead (PROTOCOL 2).
 
 import select
 
-from everbeat.errors import StoreUnavailable
+from everbeat.errors import SchemaMismatch, StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.recovery import RecoveryReport
@@ -22,6 +22,11 @@ from everbeat.store.interface import Store
 POLL_US = 500_000
 DISMISS_US = 10_000_000
 LAST_WORDS_SECONDS = 5.0
+FOREVER_US = 1 << 60
+OUTGROWN = (
+    "it was upgraded to tables that this version of Everbeat can not work with. What runs is finished, nothing more is "
+    "claimed. Upgrade Everbeat and start the worker again"
+)
 
 
 class Life:
@@ -38,6 +43,7 @@ class Life:
         """As the store has them."""
         self._version = -1
         self._told_trouble: str | None = None
+        self._is_outgrown = False
 
     def open_store(self) -> Store:
         """For somebody who shows this life."""
@@ -122,11 +128,17 @@ class Life:
             if self._is_declared_dead and self._stands():
                 self.end(fenced=True, patience=0.0)
                 return not stops
+            if self.outfit.ground.is_outgrown and not self._is_outgrown:
+                self._is_outgrown = True
+                self._reporter.warn(event.STORE_OUTGROWN, store=self.store.location, reason=OUTGROWN)
+                self.dispatcher.drain(FOREVER_US)
             if self.profile.options.burst and not self.dispatcher.mandate.is_draining:
                 hopeless = self.dispatcher.why_hopeless
                 if hopeless or self.dispatcher.is_idle:
                     self.dispatcher.drain(0)
         self.end(fenced=False, patience=0.0 if stops > 1 else LAST_WORDS_SECONDS)
+        if self._is_outgrown and not stops:
+            raise SchemaMismatch(f"{self.store.location}: {OUTGROWN}")
         if hopeless:
             raise AppUnusable("raised", f"the burst ended early, because processes for tasks do not start: {hopeless}")
         return False

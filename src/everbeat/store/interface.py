@@ -191,6 +191,12 @@ class Schema:
     found: int | None
     """None: the store has none yet."""
     newest: int
+    """That this program knows."""
+
+    @property
+    def is_current(self) -> bool:
+        """There is nothing to do. A newer one is left as it is."""
+        return self.found is not None and self.found >= self.newest
 
 
 class CopyRefused(EverbeatError):
@@ -234,7 +240,8 @@ class Maintenance(Protocol):
     @property
     def state_directory(self) -> Path: ...
 
-    def schema(self) -> Schema: ...
+    def schema(self) -> Schema:
+        """Raises SchemaMismatch if it is one that this program can not use."""
 
     def migration(self) -> str:
         """The SQL that `migrate` would run now."""

@@ -27,7 +27,7 @@ class PostgresMaintenance(PostgresSite):
 
     def schema(self) -> Schema:
         with self._database() as database:
-            return Schema(found=migrate.version_of(database), newest=steps.newest())
+            return steps.compared(self.location, migrate.found_in(database))
 
     def migration(self) -> str:
         return migrate.sql(self.schema().found)
@@ -38,7 +38,7 @@ class PostgresMaintenance(PostgresSite):
             if before.found is None:
                 migrate.create(database)
                 return before
-            return Schema(found=migrate.upgrade(database), newest=before.newest)
+            return steps.compared(self.location, migrate.upgrade(database))
 
     def back_up(self, path: Path, *, progress: Callable[[int, int], None]) -> Backup:
         raise CopyRefused(BACKUP)

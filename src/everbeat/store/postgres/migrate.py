@@ -1,10 +1,15 @@
 """The schema in PostgreSQL: the same numbered steps as in SQLite, in its own types (see dialect.py).
 
 Created on a database without our tables, by one process at a time; upgraded only when asked to (PROTOCOL 37), all or
-nothing, without waiting long for locks that others hold.
+nothing, while others work: whoever waits for a lock on a table holds up everybody who comes after, so each try waits
+shortly, and there are many.
 """
 
+import time
 import uuid
+from collections.abc import Callable
+
+import psycopg
 
 from everbeat.errors import StoreUnavailable
 from everbeat.store import schema
@@ -13,63 +18,111 @@ from everbeat.store.postgres.dialect import translate, translate_schema
 
 IS_OURS = "SELECT to_regclass('everbeat_meta') IS NOT NULL"
 ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('everbeat schema'), hashtext(current_schema()))"
-PATIENT = "SET LOCAL lock_timeout = '10s'"
+# Less than what our own sessions wait for a lock.
+LIMITS = "SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = 0"
+AGAIN_SECONDS = 0.5
+TRY_SECONDS = 60.0
+IN_THE_WAY = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)"
 MAKE_SCHEMA = 'CREATE SCHEMA IF NOT EXISTS "{name}"'
 
 
-def version_of(database: PostgresDatabase) -> int | None:
+def found_in(database: PostgresDatabase) -> schema.Found | None:
     """None for a database without our tables."""
     with database.session() as connection:
-        return _version(database, connection)
+        return _found(database, connection)
 
 
-def create(database: PostgresDatabase) -> int:
+def create(database: PostgresDatabase) -> schema.Found:
     """Make the schema if there is none, and say which there is now. Several processes may try at once."""
-    with database.session() as connection, connection.transaction():
-        connection.execute(PATIENT)
-        if database.schema is not None and not _has_schema(connection, database.schema):
-            connection.execute(MAKE_SCHEMA.format(name=database.schema))
-        connection.execute(ONE_AT_A_TIME)
-        found = _version(database, connection)
-        if found is not None:
-            return found
-        for version, script in schema.steps():
-            _apply(connection, version, script)
-        connection.execute(translate(schema.SET_META), ("store_id", str(uuid.uuid4())))
-    return schema.newest()
+    return _patiently(database, _create)
 
 
-def upgrade(database: PostgresDatabase) -> int:
-    """Bring the schema to the newest step, all or nothing, and say which it had. Raises SchemaMismatch if it is newer
-    than this program."""
-    with database.session() as connection, connection.transaction():
-        connection.execute(PATIENT)
-        connection.execute(ONE_AT_A_TIME)
-        found = _version(database, connection)
-        if found is None:
-            raise StoreUnavailable(f"{database.location} has no tables of Everbeat. Nothing was changed.")
-        if found > schema.newest():
-            schema.check(database.location, found)
-        for version, script in schema.missing(found):
-            _apply(connection, version, script)
-    return found
+def upgrade(database: PostgresDatabase) -> schema.Found:
+    """Bring the schema to the newest step, all or nothing, and say which it had. Raises SchemaMismatch if this program
+    can not use it, or if workers are at work that could not use it afterwards: they have been told to end."""
+    _patiently(database, _raise_min_reader)
+    return _patiently(database, _upgrade)
 
 
 def sql(found: int | None) -> str:
     """What `upgrade` or `create` would run, for people."""
     todo = schema.missing(found)
-    lines = [f"-- step {version:04}\n{translate_schema(script)}" for version, script in todo]
+    lines = [f"-- step {step.version:04}\n{translate_schema(step.script)}" for step in todo]
     if found is None:
         lines.append(schema.set_meta("store_id", str(uuid.uuid4())))
     if todo:
-        lines.append(schema.set_meta("schema_version", str(schema.newest())))
+        lines.append(schema.set_meta(schema.MIN_READER, str(schema.min_reader())))
+        lines.append(schema.set_meta(schema.VERSION, str(schema.newest())))
     return "\n".join(lines)
 
 
-def _apply(connection: Connection, version: int, script: str) -> None:
-    connection.execute(translate_schema(script).encode())
-    connection.execute(translate(schema.SET_META), ("schema_version", str(version)))
+def _patiently(
+    database: PostgresDatabase, change: Callable[[PostgresDatabase, Connection], schema.Found]
+) -> schema.Found:
+    give_up = time.monotonic() + TRY_SECONDS
+    while True:
+        with database.session() as connection:
+            try:
+                with connection.transaction():
+                    connection.execute(LIMITS)
+                    return change(database, connection)
+            except IN_THE_WAY:
+                if time.monotonic() > give_up:
+                    raise
+        time.sleep(AGAIN_SECONDS)
+
+
+def _create(database: PostgresDatabase, connection: Connection) -> schema.Found:
+    if database.schema is not None and not _has_schema(connection, database.schema):
+        connection.execute(MAKE_SCHEMA.format(name=database.schema))
+    connection.execute(ONE_AT_A_TIME)
+    found = _found(database, connection)
+    if found is not None:
+        return found
+    _apply(connection, schema.steps())
+    _set(connection, "store_id", str(uuid.uuid4()))
+    return schema.Found(schema.newest(), schema.min_reader())
+
+
+def _raise_min_reader(database: PostgresDatabase, connection: Connection) -> schema.Found:
+    """From now on older workers claim nothing more."""
+    found = _usable(database, connection)
+    if schema.min_reader() > found.min_reader:
+        _set(connection, schema.MIN_READER, str(schema.min_reader()))
+    return found
+
+
+def _upgrade(database: PostgresDatabase, connection: Connection) -> schema.Found:
+    found = _usable(database, connection)
+    todo = schema.missing(found.version)
+    if any(step.min_reader > 1 for step in todo):
+        older = connection.execute(translate(schema.OLDER_WORKERS), (schema.min_reader(),)).fetchall()
+        schema.refuse_older(database.location, [worker for (worker,) in older])
+    if todo:
+        _apply(connection, todo)
+    return found
+
+
+def _usable(database: PostgresDatabase, connection: Connection) -> schema.Found:
+    connection.execute(ONE_AT_A_TIME)
+    found = _found(database, connection)
+    if found is None:
+        raise StoreUnavailable(f"{database.location} has no tables of Everbeat. Nothing was changed.")
+    if found.version > schema.newest():
+        schema.check(database.location, found)
+    return found
+
+
+def _apply(connection: Connection, todo: list[schema.Step]) -> None:
+    for step in todo:
+        connection.execute(translate_schema(step.script).encode())
+    _set(connection, schema.MIN_READER, str(schema.min_reader()))
+    _set(connection, schema.VERSION, str(schema.newest()))
+
+
+def _set(connection: Connection, key: str, value: str) -> None:
+    connection.execute(translate(schema.SET_META), (key, value))
 
 
 def _has_schema(connection: Connection, name: str) -> bool:
@@ -78,8 +131,8 @@ def _has_schema(connection: Connection, name: str) -> bool:
     return row is not None and bool(row[0])
 
 
-def _version(database: PostgresDatabase, connection: Connection) -> int | None:
+def _found(database: PostgresDatabase, connection: Connection) -> schema.Found | None:
     found = connection.execute(IS_OURS).fetchone()
     if found is None or not found[0]:
         return None
-    return schema.number(database.location, connection.execute(schema.VERSION).fetchone())
+    return schema.read(database.location, connection.execute(schema.FOUND).fetchall())

@@ -49,7 +49,7 @@ class PostgresStore(PostgresSite, Sessions, Checks, SQLStore):
         self._sending = GroupCommit(self.database, self._ring_for)
 
     def _open_schema(self, *, create: bool) -> None:
-        found = migrate.version_of(self.database)
+        found = migrate.found_in(self.database)
         if found is None and create:
             found = migrate.create(self.database)
         if found is None:

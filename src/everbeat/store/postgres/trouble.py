@@ -24,7 +24,8 @@ ADVICE = (
 FOR_A_PERSON = (
     "password authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist",
     "not permitted to log in", "not currently accepting connections", "Name or service not known",
-    "No address associated with hostname", "nodename nor servname provided", "does not support SSL", "or newer is needed",
+    "No address associated with hostname", "nodename nor servname provided", "does not support SSL",
+    "or newer is needed",
 )  # fmt: skip
 """Signs of what no waiting mends. A server may say it in another language: then a worker that starts waits, and says
 why."""
@@ -39,6 +40,8 @@ def told(error: psycopg.Error) -> str:
     said = lines[0].removeprefix("- ").rstrip(".") if lines else type(error).__name__
     if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
         return f"it has no tables of Everbeat, or not all ({clean(said)})"
+    if isinstance(error, psycopg.errors.UndefinedColumn):
+        return f"its tables are of another version of Everbeat ({clean(said)}). Upgrade this program"
     if 'database "' in said and said.endswith("does not exist"):
         return f"{clean(said)}. Create it, or check its name in the database URL"
     advice = next((advice for sign, advice in ADVICE if sign in said), None)

@@ -157,6 +157,7 @@ CREATE TABLE everbeat_workers (
     beat_interval_ms INTEGER NOT NULL,
     exclusive_lease_ms INTEGER NOT NULL,
     version          TEXT    NOT NULL,
+    knows_schema     INTEGER NOT NULL DEFAULT 1,    -- the newest that its program can work with
     started_at       INTEGER NOT NULL,
     beat_at          INTEGER NOT NULL,
     beat_mono        INTEGER NOT NULL,

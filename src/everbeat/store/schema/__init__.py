@@ -1,23 +1,51 @@
 """The tables, in numbered steps, written for SQLite; PostgreSQL reads the same files in its own types.
 
-Created on an empty store; changed only when asked to (PROTOCOL 37).
+Created on an empty store; changed only when asked to (PROTOCOL 37). A step only adds, so that programs of the version
+before go on beside the new ones. One that takes something away begins with the line `-- min_reader: N`: it is made only
+once no worker is left that knows less than schema N.
 """
 
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
 from importlib import resources
+from typing import Any, NamedTuple
 
 from everbeat.errors import SchemaMismatch, StoreUnavailable
 from everbeat.model.flow import NodeStatus, WorkflowStatus
 from everbeat.model.state import TaskStatus
+from everbeat.store.interface import Schema
 
-VERSION = "SELECT value FROM everbeat_meta WHERE key = 'schema_version'"
+VERSION, MIN_READER = "schema_version", "schema_min_reader"
+FOUND = f"SELECT key, value FROM everbeat_meta WHERE key IN ('{VERSION}', '{MIN_READER}')"
 SET_META = "INSERT INTO everbeat_meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-Step = tuple[int, str]
+OLDER_WORKERS = "SELECT id FROM everbeat_workers WHERE status = 'alive' AND knows_schema < ? ORDER BY id"
+SAYS_MIN_READER = re.compile(r"-- min_reader: (\d+)$", re.MULTILINE)
 
 
+class Step(NamedTuple):
+    version: int
+    script: str
+
+    @property
+    def min_reader(self) -> int:
+        """Programs that know less can not go on once it is made."""
+        said = SAYS_MIN_READER.match(self.script)
+        return int(said[1]) if said else 1
+
+
+class Found(NamedTuple):
+    """What a store says of its schema."""
+
+    version: int
+    min_reader: int
+
+
+@cache
 def steps() -> list[Step]:
     folder = resources.files("everbeat.store.schema")
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
-    return [(int(file.name[:4]), _filled(file.read_text())) for file in files]
+    return [Step(int(file.name[:4]), _filled(file.read_text())) for file in files]
 
 
 def _filled(script: str) -> str:
@@ -28,30 +56,61 @@ def _filled(script: str) -> str:
 
 
 def newest() -> int:
-    return steps()[-1][0]
+    return steps()[-1].version
 
 
 def missing(found: int | None) -> list[Step]:
     """The steps from there to the newest schema."""
-    return [(version, script) for version, script in steps() if version > (found or 0)]
+    return [step for step in steps() if step.version > (found or 0)]
 
 
-def check(store: str, found: int) -> None:
+def min_reader() -> int:
+    """Of the newest schema."""
+    return max(step.min_reader for step in steps())
+
+
+def check(store: str, found: Found) -> None:
     """Raise if the store that has this schema can not be used by this program."""
-    if found > newest():
+    if found.min_reader > newest():
         raise SchemaMismatch(
-            f"{store} has schema {found}, this Everbeat knows up to {newest()}. Nothing was changed. Upgrade Everbeat."
+            f"{store} has schema {found.version}, this Everbeat knows up to {newest()} and can not use it. Nothing was "
+            f"changed. Upgrade Everbeat."
         )
-    if found < newest():
+    if found.version < newest():
         raise SchemaMismatch(
-            f"{store} has schema {found}, this Everbeat needs {newest()}. Nothing was changed. Run: everbeat db migrate"
+            f"{store} has schema {found.version}, this Everbeat needs {newest()}. Nothing was changed. "
+            f"Run: everbeat db migrate"
         )
 
 
-def number(store: str, stored: tuple[str, ...] | None) -> int:
-    if stored is None or not stored[0].isdecimal():
+def outgrows(min_reader: str) -> bool:
+    """Whether a store that says so can not be used by this program."""
+    return min_reader.isdecimal() and int(min_reader) > newest()
+
+
+def compared(store: str, found: Found | None) -> Schema:
+    """With what this program knows. Raises if it is too old for it."""
+    if found is not None and found.version > newest():
+        check(store, found)
+    return Schema(found=found.version if found else None, newest=newest())
+
+
+def refuse_older(store: str, workers: Sequence[str]) -> None:
+    """Raise if there are such workers: a step that they could not live with waits for their end."""
+    if workers:
+        raise SchemaMismatch(
+            f"{store}: its tables are as they were, because workers of an older version are at work: "
+            f"{', '.join(workers[:10])}. They claim nothing more, and end when what they run has ended. "
+            f"Run it again then."
+        )
+
+
+def read(store: str, rows: Iterable[Sequence[Any]]) -> Found:
+    """From the answer to FOUND."""
+    said = {key: value for key, value in rows if str(value).isdecimal()}
+    if VERSION not in said:
         raise StoreUnavailable(f"{store}: its schema version is missing or damaged. Nothing was changed.")
-    return int(stored[0])
+    return Found(int(said[VERSION]), int(said.get(MIN_READER, said[VERSION])))
 
 
 def set_meta(key: str, value: str) -> str:

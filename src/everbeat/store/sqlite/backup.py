@@ -204,10 +204,10 @@ def check(path: Path) -> None:
     if not path.is_file():
         raise CopyRefused(f"there is no backup at {path}")
     with _reading(path) as source:
-        found = migrate.version_in(source, path)
+        found = migrate.found_on(source, path)
     if found is None:
         raise CopyRefused(f"{path} is not a backup of an Everbeat store. The store is as it was.")
-    if found > schema.newest():
+    if found.version > schema.newest():
         schema.check(str(path), found)
 
 
@@ -237,7 +237,8 @@ def _make_ready(part: Path, origin: Path, actor: str) -> tuple[str, int]:
     now, store_id = time.time_ns() // 1000, str(uuid.uuid4())
     with closing(connect(part, timeout=PATIENCE)) as connection:
         connection.execute("BEGIN IMMEDIATE")
-        migrate.apply_missing(connection, migrate.version_in(connection, part) or 0)
+        found = migrate.found_on(connection, part)
+        migrate.apply_missing(connection, found.version if found else 0)
         (before,) = connection.execute(GET_META, ("store_id",)).fetchone()
         connection.execute(schema.SET_META, ("store_id", store_id))
         connection.execute(BURY, {"now": now, "reason": "the store was restored from a backup"})

@@ -30,20 +30,20 @@ class SQLiteMaintenance:
 
     def schema(self) -> Schema:
         with self._existing() as database:
-            return Schema(found=migrate.version_of(database), newest=schema.newest())
+            return schema.compared(self.location, migrate.found_in(database))
 
     def migration(self) -> str:
         return migrate.sql(self.schema().found)
 
     def migrate(self) -> Schema:
-        before = self.schema() if self._path.exists() else Schema(found=None, newest=schema.newest())
+        before = self.schema() if self._path.exists() else schema.compared(self.location, None)
         if before.found is None:
             SQLiteStore(
                 self._path, durability=self._durability, file_mode=self._file_mode, patience=self._patience
             ).close()
             return before
         with self._existing() as database:
-            return Schema(found=migrate.upgrade(database), newest=before.newest)
+            return schema.compared(self.location, migrate.upgrade(database))
 
     def back_up(self, path: Path, *, progress: Callable[[int, int], None]) -> Backup:
         with self._existing() as database:

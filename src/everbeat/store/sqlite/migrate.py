@@ -1,4 +1,4 @@
-"""The schema in a SQLite file: made, looked at, brought up to date."""
+"""The schema in a SQLite file: made, looked at, brought up to date while others work (PROTOCOL 37)."""
 
 import sqlite3
 import uuid
@@ -12,57 +12,76 @@ from everbeat.store.sqlite.connection import SQLiteDatabase
 IS_OURS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'everbeat_meta'"
 
 
-def version_of(database: SQLiteDatabase) -> int | None:
+def found_in(database: SQLiteDatabase) -> schema.Found | None:
     """None for a file without our tables."""
     with database.read(steady=True) as tx:
         if tx.one(IS_OURS) is None:
             return None
-        return schema.number(str(database.path), tx.one(schema.VERSION))
+        return schema.read(str(database.path), tx.all(schema.FOUND))
 
 
 def sql(found: int | None) -> str:
     """What `upgrade` or `create` would run, for people."""
     todo = schema.missing(found)
-    lines = [f"-- step {version:04}\n{script}" for version, script in todo]
+    lines = [f"-- step {step.version:04}\n{step.script}" for step in todo]
     if found is None:
         lines.insert(0, "PRAGMA journal_mode=WAL;")
         lines.append(schema.set_meta("store_id", str(uuid.uuid4())))
     if todo:
-        lines.append(schema.set_meta("schema_version", str(schema.newest())))
+        lines.append(schema.set_meta(schema.MIN_READER, str(schema.min_reader())))
+        lines.append(schema.set_meta(schema.VERSION, str(schema.newest())))
     return "\n".join(lines)
 
 
-def upgrade(database: SQLiteDatabase) -> int:
-    """Bring the schema to the newest step, all or nothing, and say which it had. Raises SchemaMismatch if it is newer
-    than this program."""
+def upgrade(database: SQLiteDatabase) -> schema.Found:
+    """Bring the schema to the newest step, all or nothing, and say which it had. Raises SchemaMismatch if this program
+    can not use it, or if workers are at work that could not use it afterwards: they have been told to end."""
     with database.alone() as connection:
         connection.execute("BEGIN IMMEDIATE")
-        found = version_in(connection, database.path)
-        if found is None:
-            raise StoreUnavailable(f"{database.path} is not an Everbeat store. Nothing was changed.")
-        if found > schema.newest():
-            schema.check(str(database.path), found)
-        apply_missing(connection, found)
+        found = _usable(connection, database.path)
+        if schema.min_reader() > found.min_reader:
+            _set(connection, schema.MIN_READER, str(schema.min_reader()))
+        connection.execute("COMMIT")
+    with database.alone() as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        found = _usable(connection, database.path)
+        if any(step.min_reader > 1 for step in schema.missing(found.version)):
+            older = connection.execute(schema.OLDER_WORKERS, (schema.min_reader(),)).fetchall()
+            schema.refuse_older(str(database.path), [worker for (worker,) in older])
+        apply_missing(connection, found.version)
         crash_point("migrate.before_commit")
         connection.execute("COMMIT")
         crash_point("migrate.after_commit")
     return found
 
 
-def apply_missing(connection: sqlite3.Connection, found: int) -> None:
+def _usable(connection: sqlite3.Connection, path: Path) -> schema.Found:
+    found = found_on(connection, path)
+    if found is None:
+        raise StoreUnavailable(f"{path} is not an Everbeat store. Nothing was changed.")
+    if found.version > schema.newest():
+        schema.check(str(path), found)
+    return found
+
+
+def apply_missing(connection: sqlite3.Connection, version: int) -> None:
     """In the transaction that the connection is in."""
-    for version, script in schema.missing(found):
-        _apply(connection, version, script)
+    todo = schema.missing(version)
+    for step in todo:
+        _run(connection, step.script)
+    if todo:
+        _set(connection, schema.MIN_READER, str(schema.min_reader()))
+        _set(connection, schema.VERSION, str(schema.newest()))
 
 
-def version_in(connection: sqlite3.Connection, path: Path) -> int | None:
+def found_on(connection: sqlite3.Connection, path: Path) -> schema.Found | None:
     """None for a file without our tables."""
     if connection.execute(IS_OURS).fetchone() is None:
         return None
-    return schema.number(str(path), connection.execute(schema.VERSION).fetchone())
+    return schema.read(str(path), connection.execute(schema.FOUND))
 
 
-def create(database: SQLiteDatabase) -> int:
+def create(database: SQLiteDatabase) -> schema.Found:
     """Make the schema if the store has none, and say which it has now. Several processes may try at once; a file with
     somebody else's tables gets ours beside them."""
     with database.alone() as connection:
@@ -73,22 +92,25 @@ def create(database: SQLiteDatabase) -> int:
                 f"Put the file on a local disk."
             )
         connection.execute("BEGIN IMMEDIATE")
-        if connection.execute(IS_OURS).fetchone():
-            return schema.number(str(database.path), connection.execute(schema.VERSION).fetchone())
-        for version, script in schema.steps():
-            _apply(connection, version, script)
-        connection.execute(schema.SET_META, ("store_id", str(uuid.uuid4())))
+        found = found_on(connection, database.path)
+        if found is not None:
+            return found
+        apply_missing(connection, 0)
+        _set(connection, "store_id", str(uuid.uuid4()))
         crash_point("migrate.before_commit")
         connection.execute("COMMIT")
         crash_point("migrate.after_commit")
-    return schema.newest()
+    return schema.Found(schema.newest(), schema.min_reader())
 
 
-def _apply(connection: sqlite3.Connection, version: int, script: str) -> None:
+def _run(connection: sqlite3.Connection, script: str) -> None:
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line
         if sqlite3.complete_statement(statement):
             connection.execute(statement)
             statement = ""
-    connection.execute(schema.SET_META, ("schema_version", str(version)))
+
+
+def _set(connection: sqlite3.Connection, key: str, value: str) -> None:
+    connection.execute(schema.SET_META, (key, value))

@@ -54,7 +54,7 @@ class SQLiteStore(SQLiteSite, Checks, SQLStore):
         self._sending = GroupCommit(self.database, self._ring_for)
 
     def _open_schema(self, *, create: bool) -> None:
-        found = migrate.version_of(self.database)
+        found = migrate.found_in(self.database)
         if found is None and create:
             found = migrate.create(self.database)
         if found is None:

@@ -15,6 +15,7 @@ from everbeat.decide.liveness import is_outage
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.worker import Host, LockIdentity, NewWorker, Standing, WorkerInfo, WorkerState, WorkerStatus
+from everbeat.store import schema
 from everbeat.store.interface import Beat, Held
 from everbeat.store.moments import moment, moment_or_none
 from everbeat.store.transaction import Row, Transaction
@@ -26,12 +27,13 @@ LONGEST_LEASE_US = 2 * 3_600_000_000
 """No role is taken for longer: a lease beyond this was written by hand, and stops nobody."""
 
 STORE_ID = "SELECT value FROM everbeat_meta WHERE key = 'store_id'"
+META = f"SELECT key, value FROM everbeat_meta WHERE key IN ('store_id', '{schema.MIN_READER}')"
 
 REGISTER = """
 INSERT INTO everbeat_workers (id, name, status, hostname, boot_id, clock_id, pid, pid_started, pid_namespace, lock_path,
                               lock_device, lock_inode, queues, task_names, processes, async_slots, beat_interval_ms,
-                              exclusive_lease_ms, version, started_at, beat_at, beat_mono)
-VALUES (?, ?, 'alive', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+                              exclusive_lease_ms, version, knows_schema, started_at, beat_at, beat_mono)
+VALUES (?, ?, 'alive', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 RENEW_NAMES = "UPDATE everbeat_workers SET task_names = ? WHERE id = ? AND status = 'alive'"
 
@@ -125,7 +127,7 @@ def register(tx: Transaction, worker: NewWorker) -> None:
         (worker.id, worker.name, host.name, host.boot_id, tx.clock_id, host.pid, host.pid_started, host.pid_namespace,
          lock.path, lock.device, lock.inode, None if worker.queues is None else json.dumps(worker.queues),
          json.dumps(worker.task_names), worker.processes, worker.async_slots, worker.beat_interval_ms,
-         worker.exclusive_lease_ms, worker.version, tx.now, tx.now, tx.mono),
+         worker.exclusive_lease_ms, worker.version, schema.newest(), tx.now, tx.now, tx.mono),
     )  # fmt: skip
     facts = {"name": worker.name, "pid": host.pid, "hostname": host.name, "processes": worker.processes}
     add_events(tx, [Event(name=event.WORKER_STARTED, worker_id=worker.id, facts=facts)])
@@ -149,7 +151,13 @@ def beat(tx: Transaction, worker_id: str, held: Collection[Held], seen: int | No
 
 def standing(tx: Transaction, worker_id: str, *, is_same_file: bool) -> Standing:
     beater = tx.one(BEATER, (worker_id,))
-    return Standing(store_id=store_id(tx), beat_seq=beater[1] if beater else None, is_same_file=is_same_file)
+    meta: dict[str, str] = {key: str(value) for key, value in tx.all(META)}
+    return Standing(
+        store_id=meta.get("store_id", ""),
+        beat_seq=beater[1] if beater else None,
+        is_same_file=is_same_file,
+        is_too_new=schema.outgrows(meta.get(schema.MIN_READER, "")),
+    )
 
 
 def renew(tx: Transaction, worker_id: str) -> None:
