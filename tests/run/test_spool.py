@@ -258,6 +258,16 @@ def test_what_a_dead_worker_had_finished_is_stored_and_not_run_again(stage: Stag
     assert not list(stage.directory.glob("worker-dead*"))
 
 
+def test_the_next_in_line_for_an_exclusive_key_has_its_turn_once_the_outcome_is_stored(stage: Stage) -> None:
+    (done,) = left_by_a_dead_worker(stage, succeeded(), exclusive_key="red")
+    following = enqueue(stage.store, exclusive_key="red")
+
+    replay_spools(stage.store)
+
+    assert stage.status(done, following) == ["COMPLETED", "PENDING"]
+    assert stage.task(following).waiting_for == "a free slot"
+
+
 def test_a_failure_that_may_be_repeated_is_repeated_by_its_policy(stage: Stage) -> None:
     (task,) = left_by_a_dead_worker(stage, raised(), policy=AGAIN)
 

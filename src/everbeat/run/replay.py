@@ -118,7 +118,7 @@ def _ending(kept: Kept) -> Ending:
     claim = Claim(
         seq=kept.seq, id=kept.task, name=kept.name, queue=kept.queue, fence=kept.fence, status=TaskStatus.RUNNING,
         attempt=kept.attempt, free_attempts=kept.free_attempts, crash_count=0, lost_count=0, dispatch_count=0,
-        solo=kept.solo, policy=kept.policy, args=b"", worker_id=kept.worker,
+        solo=kept.solo, policy=kept.policy, args=b"", worker_id=kept.worker, exclusive_key=kept.exclusive_key,
         workflow_id=kept.workflow_id, node=kept.node,
     )  # fmt: skip
     return Ending(claim=claim, verdict=finish_for(claim, kept.outcome, jitter=0.5), outcome=kept.outcome, pid=kept.pid)

@@ -42,6 +42,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     free_attempts: int
     solo: bool
     policy: str | None
+    exclusive_key: str | None = None
     workflow_id: str | None = None
     node: int | None = None
     pid: int | None
@@ -86,7 +87,8 @@ class Spool:
         kept = Kept(
             store=self._store_id, worker=self._worker_id, task=claim.id, name=claim.name, queue=claim.queue,
             seq=claim.seq, fence=claim.fence, attempt=claim.attempt, free_attempts=claim.free_attempts, solo=claim.solo,
-            policy=claim.policy, workflow_id=claim.workflow_id, node=claim.node, pid=pid, outcome=outcome,
+            policy=claim.policy, exclusive_key=claim.exclusive_key, workflow_id=claim.workflow_id, node=claim.node,
+            pid=pid, outcome=outcome,
         )  # fmt: skip
         message = _encode(kept)
         record = _HEAD.pack(len(message), zlib.crc32(message)) + message
