@@ -3,10 +3,11 @@ PYTHON ?= python3
 N ?= 20
 # Of make soak: images of a power loss, simulated schedules, and how many seconds the drill lasts.
 IMAGES ?= 5000
-SCHEDULES ?= 100000
+SCHEDULES ?= 1000000
 # Of make sim: the first schedule, and, to see one again, the steps of it that matter.
 SEED ?= 1
 KEEP ?=
+STORE ?= sqlite
 SECONDS ?= 3600
 # Most tests wait for processes rather than compute, so more of them than cores run at once.
 JOBS ?= 4
@@ -36,7 +37,7 @@ help:
 	@echo 'make check         what CI runs: format, lint, types, tests'
 	@echo 'make fmt           format the code and repair what the linter can'
 	@echo 'make stable N=20   run the crash tests N times and count failures'
-	@echo 'make sim N=1000    run N simulated schedules of faults, from SEED=1 on'
+	@echo 'make sim N=1000    run N simulated schedules of faults, from SEED=1 on; STORE=postgres for those on a server'
 	@echo 'make soak          thousands of images of a power loss, many schedules, and a drill of an hour'
 	@echo 'make bench         measure: Everbeat, its floor, its peers; writes bench/RESULTS.md'
 	@echo 'make clean         remove what was made here'
@@ -79,7 +80,7 @@ stable: $(READY)
 
 sim: N = 1000
 sim: $(READY)
-	@$(BIN)/python -m tests.sim --n $(N) --seed $(SEED) $(if $(KEEP),--keep $(KEEP)) $(ARGS)
+	@$(BIN)/python -m tests.sim --n $(N) --seed $(SEED) --store $(STORE) $(if $(KEEP),--keep $(KEEP)) $(ARGS)
 
 soak: $(READY)
 	@EVERBEAT_POWER=$(IMAGES) $(BIN)/python -m pytest -n $(JOBS) tests/power $(ARGS)

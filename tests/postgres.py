@@ -193,7 +193,7 @@ class EmptyDatabase:
     """A database of one process of a test run, emptied for each test; and a second one, with our tables and no row."""
 
     def __init__(self, server: str) -> None:
-        self._server = server
+        self.server = server
         self._made: dict[str, str] = {}
         self._shape: tuple[int, ...] | None = None
 
@@ -220,10 +220,10 @@ class EmptyDatabase:
     def _url_of(self, kind: str) -> str:
         if kind not in self._made:
             name = f"everbeat_test_{os.getpid()}_{kind}"
-            with psycopg.connect(self._server, autocommit=True) as connection:
+            with psycopg.connect(self.server, autocommit=True) as connection:
                 connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
                 connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
-            self._made[kind] = make_conninfo_url(self._server, name)
+            self._made[kind] = make_conninfo_url(self.server, name)
         return self._made[kind]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everbeat.errors import StoreUnavailable
-from everbeat.store.sqlite.connection import SQLiteDatabase
+from everbeat.store.transaction import Database
 
 
 class Killed(BaseException):
@@ -27,19 +27,32 @@ class Fault:
     """A loop, or a verb of the store; "" is any."""
     kind: str
     seconds: float
+    passes: int = 0
+    """So many calls that it fits are spared."""
+    reads: bool = False
+    """It also fits calls that write nothing."""
+    then: "Fault | None" = None
+    """What follows it, in the next call that it fits."""
 
     def fits(self, loop: str, verb: str, *, is_after: bool, writes: bool) -> bool:
         if self.kind.endswith("after") != is_after or self.where not in ("", loop, verb):
             return False
-        return writes or self.where == "startup"
+        if not (writes or self.reads):
+            return False
+        self.passes -= 1
+        return self.passes < 0
 
 
 class Line:
+    commits = 0
+    """That were brought through."""
+
     def __init__(
-        self, database: SQLiteDatabase, *, loop: Callable[[], str], is_down: Callable[[], bool],
-        strike: Callable[[Fault], None],
+        self, database: Database, *, loop: Callable[[], str], is_down: Callable[[bool], bool],
+        strike: Callable[[Fault], None], commit: Callable[[], None],
     ) -> None:  # fmt: skip
         self.faults: list[Fault] = []
+        self._commit = commit
         self._loop = loop
         self._is_down = is_down
         self._strike = strike
@@ -54,6 +67,8 @@ class Line:
         self._meet(is_after=False, writes=True)
         with self._inside(), self._write(point, wipe=wipe) as tx:
             yield tx
+        self.commits += 1
+        self._commit()
         self._meet(is_after=True, writes=True)
 
     @contextmanager
@@ -73,7 +88,7 @@ class Line:
     def _meet(self, *, is_after: bool, writes: bool) -> None:
         if self._depth:
             return
-        if not is_after and self._is_down():
+        if not is_after and self._is_down(writes):
             raise StoreUnavailable("the store is away")
         if not self.faults:
             return

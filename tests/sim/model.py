@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.sim.plan import TaskSpec
+from tests.sim.flows import TORN, TaskSpec, check_flow
 from tests.sim.processes import Run
 from tests.sim.worker import CONFIG
 from tests.sim.world import World
@@ -35,16 +35,21 @@ class Move(NamedTuple):
     result: bytes | None
     old_attempt: int
     new_attempt: int
+    owner: str | None
+    """The state of its new owner."""
+    is_cancelled: int
 
 
 def check(world: World) -> list[str]:
     """What is wrong; nothing if all is as promised."""
-    moves = [Move(*row[1:]) for row in world.eye.execute("SELECT * FROM sim_log ORDER BY n")]
+    moves = [Move(*row[1:]) for row in world.ask("SELECT * FROM sim_log ORDER BY n")]
     found = list(world.broken)
     found += _lost_or_stuck(world)
+    found += _workflows(world)
     for move in moves:
         found += _illegal(move)
-    for task_id, spec in world.specs.items():
+    nodes = {row[0] for row in world.ask("SELECT id FROM everbeat_tasks WHERE workflow_id IS NOT NULL")}
+    for task_id, spec in (world.specs | {one: spec for one, spec in world.plan.tasks.items() if one in nodes}).items():
         mine = [move for move in moves if move.id == task_id]
         found += _accepted(task_id, mine, world.orders[task_id])
         found += _budget(world, spec, world.runs[task_id], mine)
@@ -54,7 +59,7 @@ def check(world: World) -> list[str]:
 
 
 def _lost_or_stuck(world: World) -> Iterator[str]:
-    rows = {row[0]: row for row in world.eye.execute(
+    rows = {row[0]: row for row in world.ask(
         "SELECT id, status, worker_id, due_at, waiting_for FROM everbeat_tasks")}  # fmt: skip
     for task_id in world.specs:
         if task_id not in rows:
@@ -65,6 +70,17 @@ def _lost_or_stuck(world: World) -> Iterator[str]:
     for key, run in ((task_id, run) for task_id, runs in world.runs.items() for run in runs):
         if run.ended is None:
             yield f"{key} has ended and still runs in {run.worker_id} under fence {run.fence}"
+
+
+def _workflows(world: World) -> Iterator[str]:
+    flows = world.plan.flows
+    for flow_id in sorted(world.flows):
+        spec = flows[flow_id]
+        orders = {order for one in (flow_id, *(task.id for task in spec.tasks)) for order in world.orders[one]}
+        yield from check_flow(world.ask, spec, was_cancelled=bool(orders & {"cancel", "retry", "accept", "fail"}))
+    for name, facts in world.ask("SELECT name, facts FROM everbeat_events"):
+        if name in TORN:
+            yield f"nobody but us wrote, and it came to {name}: {facts}"
 
 
 def _illegal(move: Move) -> Iterator[str]:
@@ -82,6 +98,10 @@ def _illegal(move: Move) -> Iterator[str]:
         yield f"{said}: revoked, and the fence did not grow by one"
     elif (move.old, move.new) == ("CLAIMED", "RUNNING") and grew != 0:
         yield f"{said}: started under another fence"
+    elif move.new in OWNED and move.owner != "alive":
+        yield f"{said} of {move.new_worker}, who is {move.owner}"
+    elif move.new == "PENDING" and move.is_cancelled:
+        yield f"{said}: to run again, though its end was asked for"
     elif move.new == "CANCELLED" and grew != 1:
         yield f"{said}: cancelled, and the fence did not grow by one"
 
@@ -106,13 +126,14 @@ def _accepted(task_id: str, moves: list[Move], orders: list[str]) -> Iterator[st
 
 def _budget(world: World, spec: TaskSpec, runs: list[Run], moves: list[Move]) -> Iterator[str]:
     """Attempts and crashes, against the runs that there really were (PROTOCOL 4, 5)."""
-    row = world.eye.execute(
-        "SELECT attempt, free_attempts, crash_count, lost_count, quarantined, status FROM everbeat_tasks WHERE id = ?",
+    row = world.ask(
+        """SELECT attempt, free_attempts, crash_count, lost_count, dispatch_count, quarantined, status, error_code
+             FROM everbeat_tasks WHERE id = ?""",
         (spec.id,),
-    ).fetchone()
-    if row is None:
+    )
+    if not row:
         return
-    attempt, free, crashes, losses, is_quarantined, status = row
+    attempt, free, crashes, losses, dispatches, is_quarantined, status, code = row[0]
     policy, orders = spec.policy, set(world.orders[spec.id])
     limit = CONFIG.max_recovery_attempts
     ends = Counter(run.how for run in runs)
@@ -122,11 +143,16 @@ def _budget(world: World, spec: TaskSpec, runs: list[Run], moves: list[Move]) ->
     gone = _gone(world)  # what was RUNNING under one of them is taken at its word, whether it began or not
     stopped = sum(run.how in ("guarded", "killed") for run in runs)
     if spec.exclusive_key is not None:  # also taken from the living, when they let their lease run out
-        stopped += sum((move.old, move.new) == ("RUNNING", "PENDING") for move in moves)
+        stopped += sum(move.old == "RUNNING" and move.new in ("PENDING", "FAILED", "CANCELLED") for move in moves)
     if losses > stopped + sum(move.new == "RUNNING" and move.new_worker in gone for move in moves):
         yield f"{spec.id} is billed {losses} losses, and was not lost so often ({dict(ends)})"
+    if attempt - free > len(runs) + losses:
+        yield f"{spec.id} ran {len(runs)} times, was lost {losses} times and has used {attempt - free} attempts"
     if orders & {"retry", "requeue", "release", "accept"}:
         return
+    judged = {move.new_worker for move in moves if move.new == "RUNNING"} & _silent(world)
+    if code == "WORKER_CRASHED" and not (runs or dispatches or judged) and world.plan.has_proof:
+        yield f"{spec.id} is {status} because its worker crashed, and never began"
     if crashes > limit or (crashes == limit and not (is_quarantined and status == "FAILED") and "cancel" not in orders):
         yield f"{spec.id} crashed {crashes} times of {limit} and is {status}"
     if policy.max_attempts == 1 and policy.on_crash in (None, "fail") and len(runs) > 1:
@@ -143,45 +169,59 @@ def _gone(world: World) -> set[str]:
     return {worker.id for worker in world.workers if worker.end != "runs"}
 
 
+def _silent(world: World) -> set[str]:
+    """Who was declared dead because nothing was heard of it: what it had not begun can not be known."""
+    told = world.ask("SELECT worker_id, facts FROM everbeat_events WHERE name = 'worker.dead'")
+    return {worker_id for worker_id, facts in told if json.loads(facts)["cause"] == "silence"}
+
+
 def _outcomes(world: World, task_id: str, moves: list[Move]) -> Iterator[str]:
     """A result that a worker was told is the task's, or kept beside it: unless the worker was killed with it."""
     stored = {move.result for move in moves if move.new == "COMPLETED"}
-    late = {
-        row[0] for row in world.eye.execute("SELECT fence FROM everbeat_late_outcomes WHERE task_id = ?", (task_id,))
-    }
-    killed = {worker.id for worker in world.workers if worker.end == "dead"}
+    kept = world.ask("SELECT fence, worker_id, result FROM everbeat_late_outcomes WHERE task_id = ?", (task_id,))
+    late = {fence for fence, _, _ in kept}
+    if len(kept) > len({(fence, worker) for fence, worker, _ in kept}):
+        yield f"{task_id}: one outcome is kept twice ({kept})"
+    if twice := stored.intersection(result for _, _, result in kept if result is not None):
+        yield f"{task_id}: {twice} was stored, and refused"
+    killed = {worker.id: worker for worker in world.workers if worker.end == "dead"}
     for run in world.runs[task_id]:
         is_kept = run.result in stored or run.fence in late
-        if run.how == "told" and not is_kept and run.worker_id not in killed and not run.was_told:
+        if run.worker_id in killed and killed[run.worker_id].had_time_for(run.ended or 0) is False:
+            continue
+        if run.how == "told" and not is_kept and not run.was_told:
             yield f"{task_id} was done by {run.worker_id} under fence {run.fence}, and the result is nowhere"
 
 
 def _story(world: World) -> Iterator[str]:
     """History, events, reports and rows tell the same."""
-    eye = world.eye
-    history = Counter(row[0] for row in eye.execute(
+    ask = world.ask
+    history = Counter(row[0] for row in ask(
         "SELECT task_id FROM everbeat_history WHERE actor = 'system/recovery'"))  # fmt: skip
-    events = Counter(row[0] for row in eye.execute(
+    events = Counter(row[0] for row in ask(
         "SELECT task_id FROM everbeat_events WHERE name IN (?, ?)", RECOVERED))  # fmt: skip
     if history != events:
         yield f"recoveries by the history {dict(history)}, by the events {dict(events)}"
     reported: Counter[str] = Counter()
-    for (text,) in eye.execute("SELECT report FROM everbeat_recovery_reports"):
+    for (text,) in ask("SELECT report FROM everbeat_recovery_reports"):
         reported.update(task["task_id"] for task in json.loads(text)["recovered_tasks"] if task["success"])
     if more := reported - history:
         yield f"reports tell of recoveries that the history does not know: {dict(more)}"
-    dead = {row[0] for row in eye.execute("SELECT id FROM everbeat_workers WHERE status = 'dead'")}
-    told = [row[0] for row in eye.execute("SELECT worker_id FROM everbeat_events WHERE name = 'worker.dead'")]
+    hindered = {worker.id for worker in world.workers if worker.is_hindered or worker.is_gone}
+    dead = {row[0] for row in ask("SELECT id FROM everbeat_workers WHERE status = 'dead'")}
+    told = [row[0] for row in ask("SELECT worker_id FROM everbeat_events WHERE name = 'worker.dead'")]
     if sorted(dead) != sorted(told):
         yield f"dead workers by the rows {sorted(dead)}, by the events {sorted(told)}"
-    for worker_id, text in eye.execute("SELECT worker_id, facts FROM everbeat_events WHERE name = 'worker.dead'"):
+    for worker_id, text in ask("SELECT worker_id, facts FROM everbeat_events WHERE name = 'worker.dead'"):
         facts = json.loads(text)
         if facts["cause"] == "silence" and facts["silent_for"] * 1000 < CONFIG.running_stale_threshold_ms:
             yield f"{worker_id} was declared dead after {facts['silent_for']} s of silence"
+        if facts["cause"] == "silence" and worker_id not in hindered:
+            yield f"{worker_id} was declared dead because of its silence, and nothing had kept it from beating"
     for worker in world.workers:
         if worker.end == "runs" and worker.id in dead:
             yield f"{worker.id} is alive and well, declared dead, and has not noticed"
-    failed = Counter(row[0] for row in eye.execute("SELECT task_id FROM everbeat_history WHERE change = 'fail'"))
-    said = Counter(row[0] for row in eye.execute("SELECT task_id FROM everbeat_events WHERE name = 'task.failed'"))
+    failed = Counter(row[0] for row in ask("SELECT task_id FROM everbeat_history WHERE change = 'fail'"))
+    said = Counter(row[0] for row in ask("SELECT task_id FROM everbeat_events WHERE name = 'task.failed'"))
     if failed - said:
         yield f"failures by the history {dict(failed)}, by the events {dict(said)}"

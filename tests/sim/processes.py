@@ -9,7 +9,7 @@ from random import Random
 from typing import Protocol
 
 from tests.run.stage import Child, SimulatedCrew
-from tests.sim.plan import TaskSpec
+from tests.sim.flows import TaskSpec
 from tests.words import VirtualClock
 
 from everbeat.model.task import Claim, Outcome, TaskError
@@ -156,7 +156,7 @@ class Processes(SimulatedCrew):
         is_first = run.fence <= 1
         if spec.behaviour == "poison" or (spec.behaviour == "poison_once" and is_first):
             self._die(child.slot, -11, "crashed")
-        elif spec.behaviour == "raise" or (spec.behaviour == "raise_once" and is_first):
+        elif spec.behaviour == "raise" or spec.behaviour == ("raise_once" if is_first else "raise_later"):
             self._tell(child.slot, run, TaskError(code="UNHANDLED_EXCEPTION", message="it broke"))
         else:
             self._tell(child.slot, run, None)

@@ -1,5 +1,6 @@
 """Run plans and tell of those that break a promise: shortened, with a trace and the command that shows it again."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -7,11 +8,40 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.postgres import GIVEN, Cluster, EmptyDatabase
 from tests.sim.model import check
 from tests.sim.plan import Plan
-from tests.sim.world import World, make_template
+from tests.sim.stores import Ground, PostgresGround, SQLiteGround
+from tests.sim.world import World
 
 MOST_TRIES = 200
+STORES = ("sqlite", "postgres")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where schedules are run, by as many processes as like to."""
+
+    store: str
+    directory: Path
+    url: str = ""
+    """Of the server, if there is one."""
+
+
+@contextmanager
+def a_place(store: str) -> Iterator[Place]:
+    """In memory, where there is such a place: nothing here needs a disk that lasts. On the server that is named, or one
+    of its own."""
+    memory = Path("/dev/shm")
+    directory = Path(tempfile.mkdtemp(prefix="everbeat-sim-", dir=memory if memory.is_dir() else None))
+    given = os.environ.get(GIVEN)
+    cluster = None if given or store == "sqlite" else Cluster()
+    try:
+        yield Place(store, directory, cluster.url("postgres") if cluster else given or "")
+    finally:
+        if cluster is not None:
+            cluster.remove()
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +49,13 @@ class Failure:
     plan: Plan
     found: list[str]
     trace: list[str]
+    store: str
     kept: list[int] | None = None
     """The steps that are left of the plan."""
 
     def __str__(self) -> str:
         kept = "" if self.kept is None else f" KEEP={','.join(map(str, self.kept)) or 'none'}"
+        store = "" if self.store == "sqlite" else f" STORE={self.store}"
         steps = [f"  {step}" for step in self.plan.steps]
         return "\n".join(
             [
@@ -31,22 +63,30 @@ class Failure:
                 "steps:", *steps,
                 "trace (virtual seconds):", *(f"  {line}" for line in self.trace),
                 "broken:", *(f"  {line}" for line in self.found),
-                f"see it again: make sim N=1 SEED={self.plan.seed}{kept}",
+                f"see it again: make sim N=1 SEED={self.plan.seed}{kept}{store}",
             ]
         )  # fmt: skip
 
 
 class Theatre:
-    """A place on disk where plans are run one after the other."""
+    """Plans are run here one after the other, by one process."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._template = make_template(directory)
+    def __init__(self, place: Place) -> None:
+        self._store = place.store
+        self._directory = Path(tempfile.mkdtemp(dir=place.directory))
+        self._ground: Ground
+        if place.store == "sqlite":
+            self._ground = SQLiteGround(self._directory)
+        else:
+            self._ground = PostgresGround(EmptyDatabase(place.url).url())
+
+    def close(self) -> None:
+        self._ground.close()
 
     def play(self, plan: Plan, *, is_told: bool = False) -> tuple[list[str], list[str]]:
         """What is broken afterwards, and the trace."""
         with tempfile.TemporaryDirectory(dir=self._directory) as name:
-            world = World(plan, self._template, Path(name), is_told=is_told)
+            world = World(plan, self._ground, Path(name), is_told=is_told)
             try:
                 world.run()
                 found = check(world)
@@ -56,9 +96,17 @@ class Theatre:
                 world.close()
         return found, world.trace
 
+    def failures(self, seeds: Iterable[int]) -> Iterator[tuple[int, str]]:
+        """Those that break a promise, and the first that each breaks."""
+        for seed in seeds:
+            found, _ = self.play(Plan.of(seed))
+            if found:
+                yield seed, found[0]
+
     def failure(self, plan: Plan, *, kept: list[int] | None = None) -> Failure | None:
-        found, trace = self.play(plan if kept is None else plan.only(kept), is_told=True)
-        return Failure(plan if kept is None else plan.only(kept), found, trace, kept) if found else None
+        shown = plan if kept is None else plan.only(kept)
+        found, trace = self.play(shown, is_told=True)
+        return Failure(shown, found, trace, self._store, kept) if found else None
 
     def shorten(self, plan: Plan) -> Failure | None:
         """Leave out steps, many at once first, as long as something is broken without them."""
@@ -73,21 +121,6 @@ class Theatre:
             else:
                 size //= 2
         return self.failure(plan, kept=kept) or self.failure(plan)
-
-
-@contextmanager
-def theatre() -> Iterator[Theatre]:
-    """In memory, where there is such a place: nothing here needs a disk that lasts."""
-    memory = Path("/dev/shm")
-    directory = Path(tempfile.mkdtemp(prefix="everbeat-sim-", dir=memory if memory.is_dir() else None))
-    try:
-        yield Theatre(directory)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def first_failure(seeds: Iterable[int], stage: Theatre) -> int | None:
-    return next((seed for seed in seeds if stage.play(Plan.of(seed))[0]), None)
 
 
 def _where(error: BaseException) -> str:

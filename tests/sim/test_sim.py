@@ -6,21 +6,30 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.postgres import GIVEN, EmptyDatabase
 
-EACH = 25
+EACH = 250
+EACH_ON_POSTGRES = 25
 ROOT = Path(__file__).parents[2]
 
 
-def simulate(*words: str) -> tuple[int, str]:
+def simulate(*words: str, **environment: str) -> tuple[int, str]:
     """In a process of its own, where sets have an order that is always the same."""
-    command = [sys.executable, "-m", "tests.sim", *words]
     done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-m", "tests.sim", "--jobs", "1", *words], cwd=ROOT, capture_output=True, text=True,
+        env=os.environ | {"PYTHONHASHSEED": "0"} | environment, check=False,
+    )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("first", range(1, 201, EACH))
+@pytest.mark.parametrize("first", range(1, 2001, EACH))
 def test_no_schedule_breaks_a_promise(first: int) -> None:
     status, said = simulate("--n", str(EACH), "--seed", str(first))
+    assert status == 0, said
+
+
+@pytest.mark.parametrize("first", range(10_001, 10_101, EACH_ON_POSTGRES))
+def test_nor_does_one_on_postgresql(first: int, a_database: EmptyDatabase) -> None:
+    words = ("--n", str(EACH_ON_POSTGRES), "--seed", str(first), "--store", "postgres")
+    status, said = simulate(*words, **{GIVEN: a_database.server})
     assert status == 0, said

@@ -1,14 +1,13 @@
 """One simulated worker under one id: the real loops, put together as run/outfit.py and run/life.py do it."""
 
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Protocol
 
 from tests.run.stage import ASYNC_NAMES, NO_SUCH_PID, SYNC_NAMES, _lock
 from tests.sim.line import Killed, Line
 from tests.sim.processes import Ground, Processes
-from tests.words import BOOT_ID, a_worker
+from tests.words import BOOT_ID, SECOND, VirtualClock, a_worker
 
 from everbeat.config import RecoveryConfig
 from everbeat.decide.lease import Lease
@@ -30,18 +29,34 @@ from everbeat.run.recovery import Recovery
 from everbeat.run.slot import Staffing
 from everbeat.run.spool import Spool
 from everbeat.run.startup import Startup
-from everbeat.store.sqlite.store import SQLiteStore
+from everbeat.store.interface import Store
 
 CONFIG = RecoveryConfig(
     runner_heartbeat_interval_ms=1000, claimer_heartbeat_interval_ms=1000, running_stale_threshold_ms=4000,
-    claimed_stale_threshold_ms=2000, check_interval_ms=1000, exclusive_lease_ms=5000, integrity_check_on_startup=False,
+    claimed_stale_threshold_ms=2000, check_interval_ms=1000, exclusive_lease_ms=8000, integrity_check_on_startup=False,
 )  # fmt: skip
+
+KEPT_AFTER_US = 3_000_000
+"""What a worker that does not stand still was told is in the store or in its spool by then."""
+
+
+class SkewedClock:
+    """A wall clock that is wrong."""
+
+    def __init__(self, clock: VirtualClock, skew_us: int) -> None:
+        self._clock = clock
+        self._skew_us = skew_us
+        self.id = clock.id
+
+    def wall_us(self) -> int:
+        return self._clock.wall_us() + self._skew_us
+
+    def mono_us(self) -> int:
+        return self._clock.mono_us()
 
 
 class Surroundings(Ground, Protocol):
     """What a worker needs of the world."""
-
-    path: Path
 
     def soon(self, worker: "Worker", loop: str, seconds: float) -> None:
         """The next turn of this loop."""
@@ -49,13 +64,14 @@ class Surroundings(Ground, Protocol):
     def pass_time(self, worker: "Worker", loop: str, seconds: float) -> None:
         """Everybody else goes on."""
 
-    def open_store(self, who: "Worker") -> tuple[SQLiteStore, Line]: ...
+    def open_store(self, who: "Worker") -> tuple[Store, Line]: ...
 
 
 class Worker:
     def __init__(
-        self, world: Surroundings, place: int, number: int, seed: int, *, processes: int, is_first: bool
-    ) -> None:
+        self, world: Surroundings, place: int, number: int, seed: int, *, processes: int, is_first: bool,
+        has_proof: bool, skew: float,
+    ) -> None:  # fmt: skip
         self.id = f"w{number}"
         self.place = place
         self.is_first = is_first
@@ -64,11 +80,18 @@ class Worker:
         self.end = "runs"
         """dead: killed; fenced; stopped; refused: it did not get as far as to work."""
         self.stopped_until = 0
+        self.is_hindered = False
+        """It stood still for a while, or some call of it took long."""
+        self.died_at = 0
         self.busy: dict[str, int] = {}
         """Loops that are in a call, and until when at least."""
         self.random = Random(f"worker {seed} {number}")
+        self._patience = self.random.choice((1, 4, 4, 4))
+        """Most reapers look more rarely than a real one: most of their looks find nothing."""
         self._world = world
         self._processes = processes
+        self._has_proof = has_proof
+        self._clock = SkewedClock(world.clock, round(skew * SECOND))
         self._version = -1
         self._asked_at = 0
         self.host = Host(name="host-1", boot_id=BOOT_ID, pid=NO_SUCH_PID + number, pid_started=1, pid_namespace=1)
@@ -89,7 +112,7 @@ class Worker:
         )  # fmt: skip
 
     def _make_loops(self) -> None:
-        clock, policy, jitter, reporter = self._world.clock, CONFIG.to_policy(), self.random.random, Reporter()
+        clock, policy, jitter, reporter = self._clock, CONFIG.to_policy(), self.random.random, Reporter()
         spool = Spool(self.store.state_directory, worker_id=self.id, store_id="sim")
         self.keeper = Keeper(self.crew, spool, clock)
         staffing = Staffing(
@@ -128,7 +151,7 @@ class Worker:
             case "heartbeat":
                 return self.heartbeat.tick()
             case "reaper":
-                return 4 * self.reaper.tick()  # more rarely than a real one: most of its looks find nothing
+                return self._patience * self.reaper.tick()
             case "keeper":
                 return self.keeper.tick()
             case "lease":
@@ -138,7 +161,7 @@ class Worker:
 
     def _start(self) -> None:
         """As `Life.recover`, `register` and `begin`. One that can not reach its store ends, and another is started."""
-        clock, actor = self._world.clock, f"startup/{self.id}"
+        clock, actor = self._clock, f"startup/{self.id}"
         try:
             if self.is_first:
                 Startup(
@@ -151,8 +174,9 @@ class Worker:
             self._leave("refused", stay=False)
             return
         try:
+            lock = self.lock.identity if self._has_proof else replace(self.lock.identity, inode=0)
             new = a_worker(
-                self.id, host=self.host, lock=self.lock.identity, processes=self._processes,
+                self.id, host=self.host, lock=lock, processes=self._processes,
                 task_names=tuple(sorted(SYNC_NAMES | ASYNC_NAMES)),
                 beat_interval_ms=CONFIG.runner_heartbeat_interval_ms,
             )  # fmt: skip
@@ -225,10 +249,18 @@ class Worker:
         """Whether this loop can not turn now: its process is stopped, or it is in a call."""
         return self.stopped_until > at or loop in self.busy
 
+    def is_busy(self, at: int) -> bool:
+        return not self.is_gone and (self.stopped_until > at or not self.dispatcher.books.are_clear)
+
     def die(self) -> None:
         """kill -9: the kernel frees its lock, its files stay."""
         if not self.is_gone:
+            self.died_at = self._world.clock.mono_us()
             self._leave("dead", stay=True)
+
+    def had_time_for(self, told_at: int) -> bool:
+        """Whether it was killed long after it could have kept what it was told."""
+        return not self.is_hindered and self.died_at - told_at > KEPT_AFTER_US
 
     @property
     def is_stopping(self) -> bool:

@@ -6,39 +6,38 @@ world inside itself until it goes on, so every transaction can fall between any 
 
 import heapq
 import itertools
-import shutil
-import sqlite3
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from tests.sim.flows import FlowSpec, TaskSpec, inputs_of
 from tests.sim.line import Fault, Killed, Line
-from tests.sim.plan import ACTIVE_SECONDS, Plan, Step, TaskSpec
+from tests.sim.plan import Plan, Step
 from tests.sim.processes import Run
+from tests.sim.stores import Ground
 from tests.sim.worker import Worker
 from tests.words import SECOND, VirtualClock, a_task
 
 from everbeat.errors import StoreUnavailable
+from everbeat.model.flow import WorkflowChange
 from everbeat.model.order import Order
-from everbeat.store.interface import TaskFilter
-from everbeat.store.sqlite.store import SQLiteStore
+from everbeat.store.interface import Store, TaskFilter
 
 QUIET_SECONDS = 90.0
 DEEPEST = 5
 AGAIN_US = 20_000
 RESTART_SECONDS = 0.3
-LOG = """
-CREATE TABLE sim_log (n INTEGER PRIMARY KEY, id TEXT, old TEXT, new TEXT, old_fence INTEGER, new_fence INTEGER,
-                      old_worker TEXT, new_worker TEXT, result BLOB, old_attempt INTEGER, new_attempt INTEGER);
-CREATE TRIGGER sim_moved AFTER UPDATE ON everbeat_tasks
-  WHEN OLD.status <> NEW.status OR OLD.fence <> NEW.fence OR OLD.worker_id IS NOT NEW.worker_id
-BEGIN INSERT INTO sim_log VALUES (NULL, NEW.id, OLD.status, NEW.status, OLD.fence, NEW.fence, OLD.worker_id,
-                                  NEW.worker_id, NEW.result, OLD.attempt, NEW.attempt); END;
-CREATE TRIGGER sim_removed AFTER DELETE ON everbeat_tasks
-BEGIN INSERT INTO sim_log (id, old, new) VALUES (OLD.id, OLD.status, 'DELETED'); END;
-"""
+UNFINISHED = (
+    "SELECT 1 FROM everbeat_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING') LIMIT 1",
+    "SELECT 1 FROM everbeat_workflows WHERE parent_id IS NULL AND status IN ('PENDING', 'RUNNING', 'PAUSED') LIMIT 1",
+)
+UNSERVED = """
+SELECT DISTINCT exclusive_key FROM everbeat_tasks t
+ WHERE status = 'PENDING' AND exclusive_key IS NOT NULL AND waiting_for IS NOT NULL AND due_at IS NULL AND held = 0
+   AND NOT EXISTS (SELECT 1 FROM everbeat_tasks h WHERE h.exclusive_key = t.exclusive_key AND h.waiting_for IS NULL
+                      AND h.due_at IS NULL AND h.status IN ('PENDING', 'CLAIMED', 'RUNNING'))"""
 
 
 class Broken(AssertionError):
@@ -65,29 +64,23 @@ class Person:
         self.busy: dict[str, int] = {}
 
 
-def make_template(directory: Path) -> Path:
-    """An empty store that writes down each change of a task."""
-    path = directory / "template.db"
-    store = SQLiteStore(path, durability="normal")
-    with store.database.write() as tx:
-        for statement in LOG.strip().split(";\n"):
-            if statement.strip():
-                tx.run(statement if not statement.endswith("END") else statement + ";")
-    store.database.checkpoint("TRUNCATE")
-    store.close()
-    return path
-
-
 class World:
-    def __init__(self, plan: Plan, template: Path, directory: Path, *, is_told: bool = False) -> None:
+    def __init__(self, plan: Plan, ground: Ground, directory: Path, *, is_told: bool = False) -> None:
         self.plan = plan
         self.clock = VirtualClock()
-        self.path = directory / "sim.db"
-        shutil.copyfile(template, self.path)
+        self.ask = ground.ask
+        self._ground = ground
+        self._directory = directory
+        self._commits = 0
+        ground.clear()
         self.trace: list[str] = []
         self.is_told = is_told
         self.specs: dict[str, TaskSpec] = {}
         """Tasks that are in the store, as far as their senders know."""
+        self.flows: set[str] = set()
+        """Workflows that are in the store, as far as their senders know."""
+        self._tasks = plan.tasks
+        self._inputs = {task_id: inputs for flow in plan.flows.values() for task_id, inputs in inputs_of(flow)}
         self.runs: dict[str, list[Run]] = defaultdict(list)
         self.orders: dict[str, list[str]] = defaultdict(list)
         """What people have asked for, by task."""
@@ -99,15 +92,17 @@ class World:
         self._turns: dict[tuple[str, str], int] = defaultdict(int)
         self._who: list[tuple[Worker | Person, str]] = []
         self._down_until = 0
+        self._blocked_until = 0
+        """Until then it can be read, but not written."""
         self._is_calm = False
         self._logged = 0
-        self._stores: list[SQLiteStore] = []
+        self._has_keys = any(task.exclusive_key for task in self._tasks.values())
+        self._checked = 0
         self._at: dict[int, Worker | None] = dict.fromkeys(range(plan.places))
         self._for_the_next: dict[int, list[Fault]] = defaultdict(list)
         """Faults that strike whoever starts next in a place."""
         self._person = Person()
         self.store, self._line = self.open_store(self._person)
-        self.eye = sqlite3.connect(self.path, isolation_level=None)
 
     # -- all of it --------------------------------------------------------------------------------------------------
 
@@ -116,19 +111,19 @@ class World:
             self.after(0.02 * place, partial(self._start, place))
         for step in self.plan.steps:
             self.after(step.at, partial(self._take, step))
-        self._run_until(self._began + round(ACTIVE_SECONDS * SECOND))
+        last = max((step.at for step in self.plan.steps), default=0.0)
+        self._run_until(self._began + round(last * SECOND) + 1)
+        while self.clock.mono_us() < self._began + round(self.plan.lasts * SECOND) and not self._is_over():
+            self._run_until(self.clock.mono_us() + SECOND)
         self._calm_down()
         give_up_at = self.clock.mono_us() + round(QUIET_SECONDS * SECOND)
-        while self.clock.mono_us() < give_up_at and not self._is_all_ended():
-            self._run_until(self.clock.mono_us() + SECOND)
-        while self.clock.mono_us() < give_up_at and self._has_unaware():
+        while self.clock.mono_us() < give_up_at and not self._is_over():
             self._run_until(self.clock.mono_us() + SECOND)
 
     def close(self) -> None:
         for worker in self.workers:
             worker.close()
         self.store.close()
-        self.eye.close()
 
     def say(self, who: str, what: str) -> None:
         if self.is_told:
@@ -137,7 +132,7 @@ class World:
     def _calm_down(self) -> None:
         """No more faults. Whoever stands still goes on in a moment, and every place has a worker."""
         self._is_calm = True
-        self._down_until = 0
+        self._down_until = self._blocked_until = 0
         self.say("", "--- no more faults ---")
         for worker in self.workers:
             worker.line.faults.clear()
@@ -147,13 +142,17 @@ class World:
             if worker is None or worker.is_gone:
                 self._start(place)
 
+    def _is_over(self) -> bool:
+        return self._is_all_ended() and not self._has_unaware()
+
     def _is_all_ended(self) -> bool:
-        row = self.eye.execute("SELECT 1 FROM everbeat_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING') LIMIT 1")
-        return row.fetchone() is None
+        return not any(self.ask(question) for question in UNFINISHED)
 
     def _has_unaware(self) -> bool:
-        """Somebody was declared dead and goes on, or runs what is not to be run."""
-        dead = {row[0] for row in self.eye.execute("SELECT id FROM everbeat_workers WHERE status = 'dead'")}
+        """Somebody was declared dead and goes on, stands still, has something to tell, or runs what is not to run."""
+        if any(worker.is_busy(self.clock.mono_us()) for worker in self.workers):
+            return True
+        dead = {row[0] for row in self.ask("SELECT id FROM everbeat_workers WHERE status = 'dead'")}
         runs = any(run.ended is None for runs in self.runs.values() for run in runs)
         return runs or any(worker.id in dead and not worker.is_gone for worker in self.workers)
 
@@ -189,9 +188,10 @@ class World:
         if at > self.clock.mono:
             self.clock.advance((at - self.clock.mono) / SECOND)
 
-    def pass_time(self, worker: Worker | Person, loop: str, seconds: float) -> None:
+    def pass_time(self, worker: Worker | Person, loop: str, seconds: float) -> bool:
+        """False: no more can happen inside of what happens already."""
         if len(self._who) > DEEPEST:
-            return
+            return False
         until = self.clock.mono_us() + round(seconds * SECOND)
         was_busy = worker.busy.get(loop)
         worker.busy[loop] = until
@@ -202,23 +202,35 @@ class World:
                 del worker.busy[loop]
             else:
                 worker.busy[loop] = was_busy
+        return True
+
+    def _stop(self, worker: Worker, seconds: float) -> None:
+        worker.is_hindered = True
+        worker.stopped_until = max(worker.stopped_until, self.clock.mono_us() + round(seconds * SECOND))
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
-    def open_store(self, who: Worker | Person) -> tuple[SQLiteStore, Line]:
-        store = SQLiteStore(self.path, durability="normal", clock=self.clock, patience=2.0)
+    def open_store(self, who: Worker | Person) -> tuple[Store, Line]:
+        store, database = self._ground.open(self._directory, self.clock, lambda: self._commits - line.commits)
         line = Line(
-            store.database, loop=lambda: self._who[-1][1] if self._who else "",
-            is_down=lambda: self.clock.mono_us() < self._down_until, strike=partial(self._strike, who),
+            database, loop=lambda: self._who[-1][1] if self._who else "",
+            is_down=self._is_down, strike=partial(self._strike, who), commit=self._count_commit,
         )  # fmt: skip
         return store, line
+
+    def _is_down(self, writes: bool) -> bool:
+        return self.clock.mono_us() < max(self._down_until, self._blocked_until if writes else 0)
+
+    def _count_commit(self) -> None:
+        self._commits += 1
 
     def _start(self, place: int, *, is_first: bool = True) -> None:
         held = self._at[place]
         if held is not None and not held.is_gone:
             return
+        skew = self.plan.skews[place % len(self.plan.skews)] if self._ground.has_own_clock else 0.0
         worker = Worker(self, place, len(self.workers) + 1, self.plan.seed, processes=self.plan.processes,
-                        is_first=is_first)  # fmt: skip
+                        is_first=is_first, has_proof=self.plan.has_proof, skew=skew)  # fmt: skip
         self.workers.append(worker)
         self._at[place] = worker
         worker.line.faults += self._for_the_next.pop(place, []) if not self._is_calm else []
@@ -237,6 +249,7 @@ class World:
         finally:
             self._who.pop()
             self._note_changes(worker, loop)
+        self._check_turns(loop)
         if worker.is_gone:
             self._follow(worker)
         elif wait is not None:
@@ -270,12 +283,18 @@ class World:
                 self._kill(who)
                 raise Killed
             case "stop" | "stop_after" if isinstance(who, Worker):
-                who.stopped_until = self.clock.mono_us() + round(fault.seconds * SECOND)
-                self.pass_time(who, loop, fault.seconds)
+                self._stop(who, fault.seconds)
             case _ if isinstance(who, Worker):
+                who.is_hindered |= fault.seconds > 0.5
                 self.pass_time(who, loop, fault.seconds)
+        while isinstance(who, Worker) and not who.is_gone and self.clock.mono_us() < who.stopped_until:
+            left = (who.stopped_until - self.clock.mono_us()) / SECOND
+            if not self.pass_time(who, loop, left):
+                break
         if who.is_gone:
             raise Killed
+        if fault.then is not None and isinstance(who, Worker) and not self._is_calm:
+            who.line.faults.append(fault.then)
         self.say(who.id, f"its {loop} goes on")
 
     # -- what happens -----------------------------------------------------------------------------------------------
@@ -287,8 +306,15 @@ class World:
         match step.kind, step.facts:
             case "send", (spec,):
                 self._send(spec)
-            case "fault", (place, loop, kind, seconds):
-                self._arm(place % self.plan.places, Fault(loop, kind, seconds))
+            case "start", (flow,):
+                self._start_flow(flow)
+            case "pause", (flow_id, seconds):
+                self._change_flow(WorkflowChange.PAUSE, flow_id)
+                self.after(seconds, partial(self._change_flow, WorkflowChange.RESUME, flow_id))
+            case "cancel_flow", (flow_id, _):
+                self._change_flow(WorkflowChange.CANCEL, flow_id)
+            case "fault", (place, *facts):
+                self._arm(place % self.plan.places, Fault(*facts))
             case "kill_child", (place, number):
                 self._kill_child(self._at[place % self.plan.places], number)
             case "kill_worker", (place, seconds):
@@ -298,7 +324,22 @@ class World:
             case "stop_worker", (place, seconds):
                 worker = self._at[place % self.plan.places]
                 if worker is not None:
-                    worker.stopped_until = self.clock.mono_us() + round(seconds * SECOND)
+                    self._stop(worker, seconds)
+            case "stutter", (place, first, second):
+                again = Fault("", "stop", second)
+                self._arm(place % self.plan.places, Fault("beat", "stop_after", first, then=again))
+            case "late_verdict", (place, stopped, stalled):
+                for judge in self._at:
+                    self._arm(judge, Fault("declare_dead", "stall", stalled))
+                self._take(Step(step.at, "stop_worker", (place, stopped)))
+            case "cut_off", (place, seconds):
+                self._down_until = self.clock.mono_us() + round(seconds * SECOND)
+                self.after(seconds - 0.1, partial(self._take, Step(step.at, "kill_worker", (place, 0.0))))
+            case "cancel_and_kill", (place, task_id):
+                self._order("cancel", task_id)
+                self._take(Step(step.at, "kill_worker", (place, 0.0)))
+            case "blocked", (seconds,):
+                self._blocked_until = self.clock.mono_us() + round(seconds * SECOND)
             case "outage", (seconds,):
                 self._down_until = self.clock.mono_us() + round(seconds * SECOND)
             case "set_clock", (seconds,):
@@ -348,6 +389,37 @@ class World:
             self.specs.pop(spec.id, None)
         self._ring()
 
+    def _start_flow(self, flow: FlowSpec, tries: int = 10) -> None:
+        self._who.append((self._person, "sender"))
+        try:
+            self.store.start_workflow(flow.flows)
+        except StoreUnavailable as error:
+            self.say("people", f"start {flow.id}: {error}")
+            if error.maybe_stored:
+                self.flows.add(flow.id)
+            if tries:
+                self.after(0.5, partial(self._start_flow, flow, tries - 1))
+            return
+        finally:
+            self._who.pop()
+        self.flows.add(flow.id)
+        self._ring()
+
+    def _change_flow(self, change: WorkflowChange, flow_id: str, tries: int = 40) -> None:
+        """Who has paused one resumes it, too, however often it takes."""
+        self._who.append((self._person, "orders"))
+        self.orders[flow_id].append(change.value)
+        try:
+            self.store.change_workflow(change, flow_id, actor="somebody")
+        except StoreUnavailable as error:
+            self.say("people", f"{change} {flow_id}: {error}")
+            if change is WorkflowChange.RESUME and tries:
+                self.after(0.5, partial(self._change_flow, change, flow_id, tries - 1))
+        finally:
+            self._who.pop()
+            self._note_changes(self._person, "orders")
+        self._ring()
+
     def _ring(self) -> None:
         for worker in self._at.values():
             if worker is not None and worker.random.random() < 0.7 and not worker.is_gone:
@@ -376,13 +448,16 @@ class World:
 
     def begin(self, run: Run) -> TaskSpec:
         """The code of a task begins."""
-        row = self.eye.execute("SELECT status, fence, worker_id FROM everbeat_tasks WHERE id = ?", (run.task_id,))
-        status, fence, owner = row.fetchone()
+        ((status, fence, owner),) = self.ask(
+            "SELECT status, fence, worker_id FROM everbeat_tasks WHERE id = ?", (run.task_id,)
+        )
         if fence < run.fence or (fence == run.fence and (status, owner) not in (("RUNNING", run.worker_id),)):
             self.broken.append(
                 f"{run.task_id} began in {run.worker_id} under fence {run.fence}, and the store shows it "
                 f"{status} under fence {fence} of {owner}"
             )
+        if run.task_id in self._inputs:
+            self._check_inputs(run)
         if run.key is not None:
             for other in self._running(run.key):
                 self.broken.append(
@@ -390,19 +465,34 @@ class World:
                     f"{run.key} runs in {other.worker_id}"
                 )
         self.runs[run.task_id].append(run)
-        return self.specs.get(run.task_id) or next(
-            step.facts[0] for step in self.plan.steps if step.kind == "send" and step.facts[0].id == run.task_id
+        return self._tasks[run.task_id]
+
+    def _check_inputs(self, run: Run) -> None:
+        inputs, needed = self._inputs[run.task_id]
+        marks = ", ".join("?" * len(inputs))
+        ((completed,),) = self.ask(
+            f"SELECT count(*) FROM everbeat_tasks WHERE id IN ({marks}) AND status = 'COMPLETED'", inputs
         )
+        if completed < needed:
+            self.broken.append(f"{run.task_id} began with {completed} of its inputs, and needs {needed}")
 
     def _running(self, key: str) -> list[Run]:
         return [run for runs in self.runs.values() for run in runs if run.key == key and run.ended is None]
 
+    def _check_turns(self, loop: str) -> None:
+        """Where somebody stands in line, somebody has the turn."""
+        if not self._has_keys or self._checked == self._commits:
+            return
+        self._checked = self._commits
+        for (key,) in self.ask(UNSERVED):
+            self.broken.append(f"after a turn of {loop} tasks wait for the key {key}, and nobody has it")
+
     def _note_changes(self, who: Worker | Person, loop: str) -> None:
         if not self.is_told:
             return
-        for row in self.eye.execute(
+        for row in self.ask(
             "SELECT n, id, old, new, old_fence, new_fence, new_worker FROM sim_log WHERE n > ? ORDER BY n",
             (self._logged,),
-        ).fetchall():
+        ):
             self._logged = row[0]
             self.say(who.id, f"{loop}: {row[1]} {row[2]}/{row[4]} -> {row[3]}/{row[5]} of {row[6]}")

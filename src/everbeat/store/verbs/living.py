@@ -23,6 +23,7 @@ from everbeat.store.verbs import telling, totals
 from everbeat.store.verbs.records import add_events, text
 
 FOREVER_US = 1 << 62
+STATUSES: dict[object, WorkerStatus] = {status.value: status for status in WorkerStatus}
 LONGEST_LEASE_US = 2 * 3_600_000_000
 """No role is taken for longer: a lease beyond this was written by hand, and stops nobody."""
 
@@ -259,7 +260,7 @@ def _info(row: Row, tx: Transaction) -> WorkerInfo:
     return WorkerInfo(
         id=row[0],
         name=row[1],
-        status=WorkerStatus(row[2]) if row[2] in set(WorkerStatus) else WorkerStatus.DEAD,
+        status=STATUSES.get(row[2], WorkerStatus.DEAD),
         host=Host(name=row[3], boot_id=row[4], pid=row[5], pid_started=row[6], pid_namespace=row[7]),
         lock=LockIdentity(path=str(row[8]), device=row[9], inode=row[10]),
         queues=names_in(row[11]),
