@@ -146,6 +146,19 @@ def test_one_orphan_that_can_not_be_written_does_not_stop_the_rest(store: Store)
     assert facts_of(store, "b", "history") == ([],)
 
 
+def test_of_orphans_that_are_written_together_one_that_has_moved_is_left_alone(store: Store) -> None:
+    a, b, c = orphaned(store, "a", "b", "c")
+    requeue(store, b)
+    register(store, "next")
+    claim(store, "next")
+    again = Verdict(change=Change.RECOVER, reason="gone")
+
+    settlements = store.recover([(Orphan(claim=one, cause=Cause.LOST, evidence="gone"), again) for one in (a, b, c)])
+
+    assert settlements == [Settled(task_id="a"), Superseded(task_id="b", status="RUNNING", by=3), Settled(task_id="c")]
+    assert facts_of(store, "b", "status", "worker_id") == (TaskStatus.RUNNING, "next")
+
+
 def test_an_orphan_that_was_deleted_meanwhile_is_superseded(store: Store) -> None:
     (taken,) = orphaned(store, "a")
     taken.seq = 999

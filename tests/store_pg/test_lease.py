@@ -25,12 +25,16 @@ from tests.words import (
 )
 
 from everbeat.cli.main import main
+from everbeat.config import RecoveryConfig
 from everbeat.decide.suspect import Watch
 from everbeat.errors import StoreUnavailable
 from everbeat.model.recovery import Cause, Orphan, Settled, Verdict
 from everbeat.model.session import Look, Suspect
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim
+from everbeat.model.worker import Host
+from everbeat.run.findings import Findings
+from everbeat.run.recovery import Recovery
 from everbeat.store.interface import Session
 from everbeat.store.postgres.lease import LONGEST_NAME, name_of
 from everbeat.store.postgres.store import PostgresStore
@@ -200,6 +204,20 @@ def test_nothing_is_taken_from_one_that_somebody_else_has_declared_dead(store: P
     store.declare_dead("b", reason="gone", cause="proof")
 
     assert store.recover_suspected(a_suspect(), orphaned(taken)) is None
+
+
+def test_of_a_suspects_tasks_only_those_that_may_run_again_are_taken(store: PostgresStore) -> None:
+    enqueue(store, id="once")
+    enqueue(store, id="again", max_attempts=3, policy=a_policy(max_attempts=3, has_retry=True))
+    register(store, "b")
+    claim(store, "b", places=2)
+    (worker,) = store.workers()
+    elsewhere = Host(name="host-2", boot_id="another", pid=1, pid_started=1, pid_namespace=1)
+
+    Recovery(store, RecoveryConfig(), elsewhere).take_from(worker, a_suspect(), Findings())
+
+    assert status_of(store, "once") is TaskStatus.RUNNING
+    assert status_of(store, "again") is TaskStatus.PENDING
 
 
 def test_two_judges_take_each_task_once(store: PostgresStore) -> None:
