@@ -1,8 +1,9 @@
 # Everything runs in .venv, which each target sets up by itself. Another interpreter: make test PYTHON=python3.12
 PYTHON ?= python3
 N ?= 20
-# Of make soak: images of a power loss, simulated schedules, and how many seconds the drill lasts.
+# Of make soak: images of a power loss, orders of statements in each scene, simulated schedules, and how many seconds the drill lasts.
 IMAGES ?= 5000
+ORDERS ?= 5000
 SCHEDULES ?= 1000000
 # Of make sim: the first schedule, and, to see one again, the steps of it that matter.
 SEED ?= 1
@@ -38,7 +39,7 @@ help:
 	@echo 'make fmt           format the code and repair what the linter can'
 	@echo 'make stable N=20   run the crash tests N times and count failures'
 	@echo 'make sim N=1000    run N simulated schedules of faults, from SEED=1 on; STORE=postgres for those on a server'
-	@echo 'make soak          thousands of images of a power loss, many schedules, and a drill of an hour'
+	@echo 'make soak          power losses, orders of statements, schedules by the thousand, and a drill of an hour'
 	@echo 'make bench         measure: Everbeat, its floor, its peers; writes bench/RESULTS.md'
 	@echo 'make clean         remove what was made here'
 
@@ -84,6 +85,7 @@ sim: $(READY)
 
 soak: $(READY)
 	@EVERBEAT_POWER=$(IMAGES) $(BIN)/python -m pytest -n $(JOBS) tests/power $(ARGS)
+	@EVERBEAT_ORDERS=$(ORDERS) EVERBEAT_CROWD=60 $(BIN)/python -m pytest -n $(JOBS) tests/isolation $(ARGS)
 	@$(BIN)/python -m tests.sim --n $(SCHEDULES)
 	@$(BIN)/everbeat drill --workers 4 --tasks $$(( $(SECONDS) * 10 )) --seconds $(SECONDS)
 

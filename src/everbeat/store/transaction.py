@@ -1,6 +1,6 @@
 """What the verbs of the store write through, whichever database is behind it."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -92,6 +92,10 @@ class Transaction(Protocol):
 
     def lock(self, name: str) -> None:
         """Whoever else wants this name waits until the end of this transaction."""
+
+    def lock_tasks(self, seqs: Iterable[int]) -> None:
+        """The same for rows of tasks. Who changes several of them one after the other locks them first: all do so in
+        one order, and nobody waits for somebody who waits for him."""
 
     def all(self, sql: str, values: Any = ()) -> list[Row]: ...
 

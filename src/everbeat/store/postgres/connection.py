@@ -17,7 +17,7 @@ import select
 import struct
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -59,6 +59,7 @@ WHO = "SELECT pg_backend_pid(), has_function_privilege('pg_control_system()', 'e
 CLUSTER = "SELECT system_identifier FROM pg_control_system()"
 STEADY = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+LOCK_TASKS = "SELECT 1 FROM everbeat_tasks WHERE seq = ANY(%s) ORDER BY seq FOR UPDATE"
 TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
 DEFINITE = (psycopg.IntegrityError, psycopg.DataError, psycopg.ProgrammingError, psycopg.NotSupportedError)
 REFUSED = (*DEFINITE, UnicodeError, OverflowError, struct.error)
@@ -154,6 +155,9 @@ class PostgresTransaction:
 
     def lock(self, name: str) -> None:
         self._execute(LOCK, (f"{self._scope}/{name}",))
+
+    def lock_tasks(self, seqs: Iterable[int]) -> None:
+        self._execute(LOCK_TASKS, (list(seqs),))
 
     def try_lock(self, name: str) -> bool:
         """Whether nobody else had it."""

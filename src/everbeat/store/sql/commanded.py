@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from everbeat.model.order import Order
-from everbeat.model.state import target
+from everbeat.model.state import Change, target
 from everbeat.store.interface import TaskFilter
 from everbeat.store.sql.base import Base
 from everbeat.store.verbs import commanding, queueing
@@ -18,13 +18,22 @@ class Commanded(Base):
         after = 0
         while found := self._fit(order, wanted, after):
             after = found[-1][0]
-            yield [task_id for _, task_id in found] if dry_run else self._batch(order, wanted, found, actor, reason)
+            yield [task_id for _, task_id in found] if dry_run else self._do(order, wanted, found, actor, reason)
         if order is Order.ERASE and after and not dry_run:
             self.database.empty_log()  # it holds what was erased
 
     def _fit(self, order: Order, wanted: TaskFilter, after: int) -> list[tuple[int, str]]:
         with self.database.read() as tx:
             return commanding.fit(tx, order, wanted, after=after)
+
+    def _do(self, order: Order, wanted: TaskFilter, found: Sequence[tuple[int, str]], actor: str,
+            reason: str | None) -> list[str]:  # fmt: skip
+        try:
+            return self._batch(order, wanted, found, actor, reason)
+        except self.database.refused:
+            if order.change is not Change.REVIVE:
+                raise
+            return self._batch(order, wanted, found, actor, reason)  # somebody had taken its unique key meanwhile
 
     def _batch(self, order: Order, wanted: TaskFilter, found: Sequence[tuple[int, str]], actor: str,
                reason: str | None) -> list[str]:  # fmt: skip

@@ -22,7 +22,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -126,6 +126,9 @@ class SQLiteTransaction:
 
     def lock(self, name: str) -> None:
         """Writers of one file take turns: whoever is in a transaction holds every name."""
+
+    def lock_tasks(self, seqs: Iterable[int]) -> None:
+        """There is one writer at a time."""
 
     def all(self, sql: str, values: Any = ()) -> list[Row]:
         return self._connection.execute(sql, values).fetchall()

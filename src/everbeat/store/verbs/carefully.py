@@ -16,6 +16,7 @@ from everbeat.store.verbs.records import add_events
 def flush(tx: Transaction, wanted: Flush) -> Flushed:
     refused: list[Refused] = []
     owning.lock_workflows(tx, wanted.endings)
+    owning.lock_tasks(tx, wanted)
     for report in wanted.reports:
         try:
             with tx.part():

@@ -26,7 +26,8 @@ from everbeat.store.verbs.turns import IN_LINE, hand_over, keys_of
 BATCH = 500
 
 FIT = "SELECT seq, id FROM everbeat_tasks WHERE {fit} AND seq > ? ORDER BY seq LIMIT ?"
-STILL_FIT = "SELECT seq, id FROM everbeat_tasks WHERE seq IN ({seqs}) AND {fit} /*pg: FOR UPDATE OF everbeat_tasks */"
+STILL_FIT = """
+SELECT seq, id FROM everbeat_tasks WHERE seq IN ({seqs}) AND {fit} ORDER BY seq /*pg: FOR UPDATE OF everbeat_tasks */"""
 COUNT = "SELECT count(*) FROM everbeat_tasks WHERE {fit}"
 
 # Primary key, all of them. A worker that claimed the task has an older fence now and can not start or settle it.
@@ -119,6 +120,7 @@ SELECT t.id, t.attempt, t.fence, ?, ?, ?, t.started_at, ?, ?, ?, t.worker_id, w.
   FROM everbeat_tasks t LEFT JOIN everbeat_workers w ON w.id = t.worker_id
  WHERE t.seq IN ({seqs}) AND t.status = 'RUNNING'"""
 
+SEQ = "SELECT seq FROM everbeat_tasks WHERE id = ?"
 FIND = "SELECT seq, status, attempt, fence FROM everbeat_tasks WHERE id = ? /*pg: FOR UPDATE */"
 
 # everbeat_late_outcomes_task
@@ -162,7 +164,7 @@ def carry_out(
     roots = flow_ends.lock_of(tx, seqs)
     where, values = _fit(order, wanted)
     found = tx.all(STILL_FIT.format(seqs=_marks(seqs), fit=where), [*seqs, *values])
-    if order.change is Change.REVIVE:
+    if order.change is Change.REVIVE and found:
         found = _one_per_key(tx, found)
     these, ids = [seq for seq, _ in found], [task_id for _, task_id in found]
     owners: set[str] = set()
@@ -191,11 +193,12 @@ def carry_out(
 def accept(tx: Transaction, task_id: str, *, actor: str) -> bool:
     """Make the newest result that came too late the task's result. False: there is none, or the task is owned or has a
     result."""
+    seqs = [seq for (seq,) in tx.all(SEQ, (task_id,))]
+    roots = flow_ends.lock_of(tx, seqs)  # before any task
     task, late = tx.one(FIND, (task_id,)), tx.one(NEWEST_RESULT, (task_id,))
     if task is None or late is None or task[1] not in sources(Change.ACCEPT):
         return False
     (seq, status, attempt, fence), (late_fence, worker_id, result) = task, late
-    roots = flow_ends.lock_of(tx, [seq])
     tx.run(ACCEPT, (result, tx.now, worker_id, seq, fence, status))
     hand_over(tx, keys_of(tx, [seq]))
     records = Records(tx)

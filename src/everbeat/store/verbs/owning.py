@@ -151,8 +151,10 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     standing = tx.one(STANDING, (wanted.worker_id,))
     if wanted.seen_beat is not None and is_older(standing, wanted.seen_beat):
         return Flushed(alive=False, is_older=True)
-    if wanted.reports:
+    if wanted.reports or wanted.endings or wanted.starts:
         lock_workflows(tx, wanted.endings)  # before any task
+        lock_tasks(tx, wanted)
+    if wanted.reports:
         keep(tx, wanted.worker_id, wanted.reports)  # first: some of them may be ending
     settlements = settle(tx, wanted.endings) if wanted.endings else []
     if wanted.events:
@@ -222,7 +224,7 @@ def keep(tx: Transaction, worker_id: str, reports: Sequence[Report]) -> None:
 def settle(tx: Transaction, endings: Sequence[Ending], *, row_by_row: bool = False) -> list[Settlement]:
     """`row_by_row`: a workflow that makes no sense does not keep the outcome from being stored."""
     roots = lock_workflows(tx, endings)
-    results = [ending for ending in endings if ending.verdict.change is Change.COMPLETE]
+    results = sorted((ending for ending in endings if ending.verdict.change is Change.COMPLETE), key=_seq)
     rows = [(e.verdict.result, tx.now, e.claim.seq, e.claim.fence, e.claim.worker_id) for e in results]
     all_stored = tx.many(COMPLETE, rows) == len(results)
     all_done = all_stored and len(results) == len(endings)
@@ -238,6 +240,18 @@ def settle(tx: Transaction, endings: Sequence[Ending], *, row_by_row: bool = Fal
     elif roots:
         flow_ends.follow(tx, roots, [e.claim.seq for e in endings if e.claim.workflow_id is not None])
     return settlements
+
+
+def lock_tasks(tx: Transaction, wanted: Flush) -> None:
+    """Unless one statement changes all of them, in the same order."""
+    claims = [*wanted.starts, *(one.claim for one in wanted.reports), *(one.claim for one in wanted.endings)]
+    is_one = not (wanted.reports or wanted.starts) and all(e.verdict.change is Change.COMPLETE for e in wanted.endings)
+    if len(claims) > 1 and not is_one:
+        tx.lock_tasks({claim.seq for claim in claims})
+
+
+def _seq(ending: Ending) -> int:
+    return ending.claim.seq
 
 
 def lock_workflows(tx: Transaction, endings: Sequence[Ending]) -> flow_ends.Roots:

@@ -45,6 +45,10 @@ INSERT INTO everbeat_queues (name, max_concurrency) VALUES (?, ?)
 ON CONFLICT (name) DO UPDATE SET max_concurrency = excluded.max_concurrency
  WHERE coalesce(everbeat_queues.max_concurrency, -1) <> coalesce(excluded.max_concurrency, -1)"""
 
+# everbeat_workers_alive. Who claims holds the row of its worker, and may have read that there is no limit: it is waited
+# for, and counted. Who comes after us reads the limit.
+NO_CLAIMS = "SELECT 1 FROM everbeat_workers WHERE status = 'alive' ORDER BY id /*pg: FOR UPDATE */"
+
 # everbeat_tasks_owned. What was claimed before there was a limit counts from now on.
 COUNT_THEM = """
 UPDATE everbeat_tasks SET counted = 1 WHERE status IN ('CLAIMED', 'RUNNING') AND counted = 0 AND queue = ?"""
@@ -116,6 +120,7 @@ def declare(tx: Transaction, settings: Iterable[QueueSetting]) -> None:
     person's."""
     for setting in settings:
         if tx.run(LIMIT, (setting.name, setting.max_concurrency)):
+            tx.all(NO_CLAIMS)
             facts = {"queue": setting.name, "max_concurrency": setting.max_concurrency, "actor": CONFIG}
             add_events(tx, [Event(name=event.QUEUE_LIMITED, facts=facts)])
         if setting.max_concurrency is not None:

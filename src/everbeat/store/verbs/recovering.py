@@ -136,6 +136,7 @@ def recover(
 ) -> list[Settlement]:
     """One settlement for each, in order."""
     roots = flow_ends.lock(tx, {orphan.claim.workflow_id for orphan, _ in verdicts})
+    tx.lock_tasks([orphan.claim.seq for orphan, _ in verdicts])
     alike: dict[tuple[int, str | None, int], tuple[Verdict, list[Claim]]] = {}
     for orphan, verdict in verdicts:
         claim = orphan.claim
@@ -161,6 +162,7 @@ def requeue_silent_claims(tx: Transaction, *, silent_for_us: int, reason: str) -
         for row in tx.all(CLAIMED_BY, (owner,))
     ]
     roots = flow_ends.lock(tx, {claim.workflow_id for claim in claims})
+    tx.lock_tasks([claim.seq for claim in claims])
     requeued = sum(end(tx, claim, verdict, records, actor=RECOVERY_ACTOR) is not None for claim in claims)
     records.write()
     hand_over(tx, {claim.exclusive_key for claim in claims})

@@ -70,15 +70,14 @@ def _stored(tx: Transaction, tasks: Sequence[NewTask]) -> set[str]:
 
 
 def _insert_all(tx: Transaction, tasks: Sequence[NewTask]) -> int:
-    return sum(_insert(tx, kind, list(alike)) for kind, alike in groupby(tasks, KIND))
+    added = sum(_insert(tx, kind, list(alike)) for kind, alike in groupby(tasks, KIND))
+    hand_over(tx, {task.kind.exclusive_key for task in tasks})
+    return added
 
 
 def _insert(tx: Transaction, kind: TaskKind, tasks: list[NewTask]) -> int:
     columns = {"id": list(map(ID, tasks)), "args": list(map(ARGS, tasks))}
-    added = tx.insert("everbeat_tasks", _shared(kind, tx.now), columns)
-    if kind.exclusive_key is not None:
-        hand_over(tx, (kind.exclusive_key,))
-    return added
+    return tx.insert("everbeat_tasks", _shared(kind, tx.now), columns)
 
 
 def _shared(kind: TaskKind, now: int) -> dict[str, Any]:
@@ -111,5 +110,5 @@ def _find(tx: Transaction, task: NewTask) -> tuple[Row | None, str | None]:
         holder = None if stored else tx.one(HOLDER, (task.kind.name, task.kind.unique_key))
         if stored or holder:
             return stored, holder[0] if holder else None
-        _insert(tx, task.kind, [task])
+        _insert_all(tx, [task])
     raise StoreUnavailable(f"others send and end tasks with the unique key {task.kind.unique_key} all the time")

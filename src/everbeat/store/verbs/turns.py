@@ -44,7 +44,11 @@ SELECT seq, queue, name FROM everbeat_tasks
 FIRST_OF_OPEN_QUEUES = FIRST.replace(" ORDER BY", f" AND NOT {IS_PAUSED} ORDER BY")
 
 GIVE = "UPDATE everbeat_tasks SET waiting_for = NULL WHERE seq = ?"
-STEP_BACK = f"UPDATE everbeat_tasks SET waiting_for = {IN_LINE} WHERE seq = ? AND status = 'PENDING'"
+# Not if somebody is about to change it: who claims it has the turn, whoever else does will hand it over.
+STEP_BACK = f"""
+UPDATE everbeat_tasks SET waiting_for = {IN_LINE}
+ WHERE seq = (SELECT seq FROM everbeat_tasks WHERE seq = ? AND status || '' = 'PENDING'
+              /*pg: FOR UPDATE SKIP LOCKED */)"""
 
 # everbeat_tasks_line, one step for each key
 NEXT_KEY = """
@@ -67,7 +71,7 @@ def hand_over(tx: Transaction, keys: Iterable[str | None]) -> None:
         if first is None:
             continue
         if holder is not None and not tx.run(STEP_BACK, (holder[0],)):
-            continue  # it was claimed meanwhile
+            continue
         seq, queue, name = first
         tx.run(GIVE, (seq,))
         tx.wakes.add((queue, name))
