@@ -37,7 +37,8 @@ def clock() -> VirtualClock:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One place for all processes of this run, where they find the server that they share.
+    """One place for all processes of this run, where they find the server that they share, and where workers on it keep
+    their files.
 
     The thousands of processes that the tests start find our modules compiled, also where the environment says that no
     bytecode be written. Applications that tests write are never compiled to files: a test that writes one again within
@@ -45,8 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(Path(everbeat.__file__).parent, quiet=1)
-        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-        os.environ[PLACE] = tempfile.mkdtemp(prefix="everbeat-run-")
+        place = tempfile.mkdtemp(prefix="everbeat-run-")
+        os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", PLACE: place, "XDG_STATE_HOME": f"{place}/state"}
+        os.environ.pop("XDG_RUNTIME_DIR", None)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

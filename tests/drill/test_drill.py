@@ -14,7 +14,7 @@ import pytest
 from tests.words import enqueue
 
 from everbeat.config import AppConfig, SQLiteConfig
-from everbeat.drill.ledger import Reader, Word, note, open_runs
+from everbeat.drill.ledger import Reader, Word, note
 from everbeat.store.open import open_store
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -155,5 +155,14 @@ def test_a_ledger_is_read_as_it_grows_and_never_a_line_by_half(tmp_path: Path) -
 
     assert [(line.task_id, line.word) for line in reader.read()] == [("a", "begin"), ("b", "begin"), ("b", "end")]
     assert len(reader.read()) == 3
-    assert open_runs(reader.read()) == {os.getpid()}
-    assert open_runs(reader.read()[1:]) == set()
+    assert (reader.ends(), reader.open_runs()) == (1, {os.getpid()})
+
+
+def test_a_process_whose_run_has_ended_is_not_busy(tmp_path: Path) -> None:
+    path, reader = tmp_path / "ledger", Reader(tmp_path / "ledger")
+    note(path, Word.BEGIN, task_id="a", attempt=1, fence=1)
+    assert reader.open_runs() == {os.getpid()}
+
+    note(path, Word.END, task_id="a", attempt=1, fence=1)
+
+    assert reader.open_runs() == set()

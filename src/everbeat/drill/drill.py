@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from everbeat.drill.ground import Ground
-from everbeat.drill.ledger import Reader, Word
+from everbeat.drill.ledger import Reader
 from everbeat.drill.plan import Plan, Sending
 from everbeat.drill.tasks import QUEUE, app, task_of
 from everbeat.drill.verdict import Facts, Stored, Verdict, judge
@@ -191,7 +191,7 @@ class Drill:
             stage=self._stage,
             seconds=time.monotonic() - self._started_at,
             accepted=len(self._sender.accepted) if self._sender else 0,
-            ended=sum(line.word is Word.END for line in self._ledger.read()),
+            ended=self._ledger.ends(),
             deeds={deed.value: count for deed, count in Counter(one.deed for one in self._violence.done).items()},
         )
 

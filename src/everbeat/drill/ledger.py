@@ -45,6 +45,8 @@ class Reader:
         self._path = path
         self._offset = 0
         self.lines: list[Line] = []
+        self._open: dict[tuple[str, int], int] = {}
+        self._ends = 0
 
     def read(self) -> list[Line]:
         """All of it. A line that is not complete yet is left for the next time."""
@@ -56,8 +58,27 @@ class Reader:
             return self.lines
         whole = new[: new.rfind(b"\n") + 1]
         self._offset += len(whole)
-        self.lines += map(_line, whole.decode().splitlines())
+        for line in map(_line, whole.decode().splitlines()):
+            self._note(line)
         return self.lines
+
+    def open_runs(self) -> set[int]:
+        """Processes whose last word was not the end of a run."""
+        self.read()
+        return set(self._open.values())
+
+    def ends(self) -> int:
+        """How many runs came to their end."""
+        self.read()
+        return self._ends
+
+    def _note(self, line: Line) -> None:
+        self.lines.append(line)
+        if line.word is Word.END:
+            self._ends += 1
+            self._open.pop((line.task_id, line.fence), None)
+        else:
+            self._open[line.task_id, line.fence] = line.pid
 
 
 def _line(text: str) -> Line:
@@ -66,14 +87,3 @@ def _line(text: str) -> Line:
         mono_ns=int(mono_ns), wall_us=int(wall_us), pid=int(pid), task_id=task_id, attempt=int(attempt),
         fence=int(fence), word=Word(word),
     )  # fmt: skip
-
-
-def open_runs(lines: list[Line]) -> set[int]:
-    """Processes whose last word was not the end of a run."""
-    runs: dict[tuple[str, int], int] = {}
-    for line in lines:
-        if line.word is Word.END:
-            runs.pop((line.task_id, line.fence), None)
-        else:
-            runs[line.task_id, line.fence] = line.pid
-    return set(runs.values())

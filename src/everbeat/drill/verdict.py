@@ -239,35 +239,42 @@ def _rank(found: Sequence[float], percent: int) -> timedelta | None:
 
 def _detected_processes(facts: Facts) -> Iterator[float]:
     """From the kill of a task process to the event that says so."""
-    told = [(one.facts.get("pid"), _us(one)) for one in facts.events if one.name == event.CHILD_DIED]
+    told: dict[object, list[int]] = defaultdict(list)
+    for one in facts.events:
+        if one.name == event.CHILD_DIED:
+            told[one.facts.get("pid")].append(_us(one))
     for done in facts.done:
         if done.deed is Deed.KILL_PROCESS:
-            yield from _since(done, (at for pid, at in told if pid in done.pids))
+            yield from _since(done, (at for pid in done.pids for at in told[pid]))
 
 
 def _detected_workers(facts: Facts) -> Iterator[float]:
     """From the kill of a worker to the event that says so. Not where every worker was killed: nobody was there."""
     pids = {worker.id: worker.host.pid for worker in facts.workers}
-    told = [(pids.get(str(one.worker_id)), _us(one)) for one in facts.events if one.name == event.WORKER_DEAD]
+    told: dict[object, list[int]] = defaultdict(list)
+    for one in facts.events:
+        if one.name == event.WORKER_DEAD:
+            told[pids.get(str(one.worker_id))].append(_us(one))
     for done in facts.done:
         if done.deed is Deed.KILL_WORKER:
-            yield from _since(done, (at for pid, at in told if pid == done.worker_pid))
+            yield from _since(done, told[done.worker_pid])
 
 
 def _restarted(facts: Facts) -> Iterator[float]:
     """From a kill to the next run of each task that it cut short."""
-    begun: dict[str, list[Line]] = defaultdict(list)
+    begun: dict[str, list[int]] = defaultdict(list)
+    unended: dict[int, list[Line]] = defaultdict(list)
     ended = {(line.task_id, line.fence) for line in facts.lines if line.word is Word.END}
     for line in facts.lines:
         if line.word is Word.BEGIN:
-            begun[line.task_id].append(line)
+            begun[line.task_id].append(line.wall_us)
+            if (line.task_id, line.fence) not in ended:
+                unended[line.pid].append(line)
     for done in facts.done:
-        if done.deed not in (Deed.KILL_PROCESS, Deed.KILL_WORKER):
-            continue
-        for starts in begun.values():
-            cut = [s for s in starts if s.pid in done.pids and s.wall_us < done.wall_us]
-            if any((start.task_id, start.fence) not in ended for start in cut):
-                yield from _since(done, (start.wall_us for start in starts))
+        if done.deed in (Deed.KILL_PROCESS, Deed.KILL_WORKER):
+            below = (start for pid in done.pids for start in unended[pid])
+            for task_id in sorted({start.task_id for start in below if start.wall_us < done.wall_us}):
+                yield from _since(done, begun[task_id])
 
 
 def _since(done: Done, moments: Iterable[int]) -> Iterator[float]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TypeVar
 
-from everbeat.drill.ledger import Reader, open_runs
+from everbeat.drill.ledger import Reader
 from everbeat.drill.plan import Act, Deed
 from everbeat.drill.verdict import Done
 from everbeat.drill.workers import Worker, Workers
@@ -67,7 +67,7 @@ class Violence:
     def _meet_process(self, act: Act) -> None:
         """A process that runs a task, if one does."""
         owners = {pid: worker for worker in self._workers.living for pid in worker.task_processes()}
-        busy = open_runs(self._ledger.read()) & owners.keys()
+        busy = self._ledger.open_runs() & owners.keys()
         pid = pick(sorted(busy or owners), act.pick)
         if pid is None:
             return

@@ -141,6 +141,7 @@ class Workers:
             if not name.startswith("EVERBEAT_"):
                 yield name, value
         yield "EVERBEAT_DATABASE_URL", self.url
+        yield "EVERBEAT_STATE_DIR", str(self.directory / "state")
         yield LEDGER, str(self.directory / "ledger")
         yield MARK, str(self.directory)
 
