@@ -570,6 +570,21 @@ def test_a_flush_that_was_committed_without_an_answer_loses_nothing_and_runs_not
     assert stage.status(first, second) == ["COMPLETED", "COMPLETED"]
 
 
+def test_events_of_a_flush_that_was_committed_without_an_answer_are_stored_once(stage: Stage) -> None:
+    worker = stage.worker(processes=1)
+    enqueue(stage.store, policy=a_policy(max_attempts=5, has_retry=True, base_seconds=0.0))
+    worker.get_up()
+    worker.crew.begin(1)
+    worker.crew.die(1, -9)
+    worker.line.break_after_commit()
+
+    worker.turn()
+    stage.clock.advance(1)
+    worker.turn()
+
+    assert stage.events().count("child.died") == 1
+
+
 def test_a_worker_in_doubt_of_its_claims_does_not_end_before_it_knows(stage: Stage) -> None:
     worker, task = stage.worker(processes=1), enqueue(stage.store)
     worker.line.break_after_commit()

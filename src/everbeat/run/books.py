@@ -86,6 +86,15 @@ class Books:
     def tell(self, name: str, facts: dict[str, Any], *, task_id: str | None = None) -> None:
         self._events.append(Event(name=name, task_id=task_id, worker_id=self.worker_id, facts=facts))
 
+    @property
+    def events(self) -> list[Event]:
+        """Not told yet."""
+        return list(self._events)
+
+    def forget(self, events: Sequence[Event]) -> None:
+        """These were told already."""
+        self._events = [one for one in self._events if one not in events]
+
     def report(self, report: Report) -> None:
         """The last word of a run that is still going on."""
         self._reports[report.claim.seq, report.claim.fence, report.progress is None] = report

@@ -89,7 +89,9 @@ class Flushing:
     def _ask_what_is_ours(self, now: int) -> bool:
         """Before anything else is claimed (PROTOCOL 7). False: the store does not say."""
         try:
-            self._books.give_back_unknown(self._store.surely_owned_by(self._books.worker_id))
+            owned = self._store.surely_owned_by(self._books.worker_id)
+            self._books.forget(self._store.hear_again(self._books.events))
+            self._books.give_back_unknown(owned)
         except StoreUnavailable as error:
             self._failed(error, now)
         return not self._books.are_in_doubt

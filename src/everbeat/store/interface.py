@@ -562,6 +562,10 @@ class Store(Site, Protocol):
 
     def announce(self, events: Iterable[Event]) -> None: ...
 
+    def hear_again(self, events: Sequence[Event]) -> list[Event]:
+        """Those of them that are stored already, by a transaction whose answer was lost: they are told now to whoever
+        hears events, and are not to be written again."""
+
     def on_events(self, hear: Callable[[Sequence[Event]], None]) -> None:
         """Call this with the events of every transaction that is made through this object, after its commit."""
 

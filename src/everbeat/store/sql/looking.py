@@ -44,6 +44,13 @@ class Looking(Base):
         with self.database.read() as tx:
             return looking.events(tx, after=after, since=since, task_id=task_id, limit=limit)
 
+    def hear_again(self, events: Sequence[Event]) -> list[Event]:
+        with self.database.read() as tx:
+            found = records.stored_already(tx, events)
+        if found and self.database.when_told is not None:
+            self.database.when_told(found)
+        return found
+
     def on_events(self, hear: Callable[[Sequence[Event]], None]) -> None:
         self.database.when_told = hear
 

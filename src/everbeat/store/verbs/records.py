@@ -35,6 +35,9 @@ ADD_EVENT = f"""
 INSERT INTO everbeat_events (at, name, task_id, worker_id, facts, wanted)
 VALUES (:at, :name, :task_id, :worker_id, :facts, {WANTED.format(name=":name")})"""
 
+# The primary key, backwards.
+NEWEST_EVENTS = "SELECT name, task_id, worker_id, facts FROM everbeat_events ORDER BY id DESC LIMIT 1000"
+
 
 @dataclass(slots=True)
 class Records:
@@ -85,6 +88,12 @@ def add_events(tx: Transaction, events: Collection[Event]) -> None:
         tx.many(ADD_EVENT, [event_row(tx.now, one) for one in events])
         tx.events += events
         totals.add(tx, totals_of(events))
+
+
+def stored_already(tx: Transaction, events: Collection[Event]) -> list[Event]:
+    """Those of them that are among the newest that were written: a flush brought them before."""
+    newest = set(tx.all(NEWEST_EVENTS))
+    return [one for one in events if (one.name, one.task_id, one.worker_id, _to_json(one.facts)) in newest]
 
 
 def event_row(at: int, one: Event) -> dict[str, object]:
