@@ -54,7 +54,7 @@ def drain(peer: ModuleType, kind: str, count: int) -> dict[str, list[float]]:
             time.sleep(1)
             before = peer.finished(count)
             _send_many(peer, kind, count)
-        kit.until(lambda: peer.finished(count) - before >= count, worker=process, seconds=DRAIN_SECONDS, every=0.02)
+        kit.until_drained(lambda: peer.finished(count) - before, count, worker=process, seconds=DRAIN_SECONDS)
         ended = time.monotonic_ns()
     first = kit.stamp_of(kit.FIRST)
     assert first is not None

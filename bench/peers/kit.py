@@ -10,6 +10,9 @@ URL = os.environ.get("BENCH_URL", "")
 VARIANT = os.environ.get("BENCH_VARIANT", "default")
 DIRECTORY = Path(os.environ.get("BENCH_DIRECTORY", "."))
 FIRST = DIRECTORY / "first"
+FIRST_WAIT = 0.02
+SHORTEST_WAIT = 0.005
+LONGEST_WAIT = 0.2
 
 _has_begun = False
 
@@ -36,7 +39,11 @@ def stamp_of(path: Path) -> int | None:
 
 
 def until(
-    look: Callable[[], object], *, worker: "subprocess.Popen[bytes]", seconds: float, every: float = 0.002
+    look: Callable[[], object],
+    *,
+    worker: "subprocess.Popen[bytes]",
+    seconds: float,
+    every: Callable[[], float] = lambda: 0.002,
 ) -> None:
     """Gives up early if the worker has ended."""
     give_up = time.monotonic() + seconds
@@ -45,7 +52,31 @@ def until(
             raise RuntimeError(f"the worker ended with exit code {worker.returncode}")
         if time.monotonic() > give_up:
             raise TimeoutError(f"what was waited for did not happen in {seconds:.0f} seconds")
-        time.sleep(every)
+        time.sleep(every())
+
+
+def until_drained(
+    finished: Callable[[], int], count: int, *, worker: "subprocess.Popen[bytes]", seconds: float
+) -> None:
+    """Looks seldom as long as much is left, because looking costs the store something, and often towards the end."""
+    seen: tuple[float, int] | None = None
+    wait = FIRST_WAIT
+
+    def is_drained() -> bool:
+        nonlocal seen, wait
+        now, done = time.monotonic(), finished()
+        if seen is None and done > 0:
+            seen = now, done
+        elif seen is not None and done > seen[1]:
+            wait = next_look(now - seen[0], done - seen[1], count - done)
+        return done >= count
+
+    until(is_drained, worker=worker, seconds=seconds, every=lambda: wait)
+
+
+def next_look(passed: float, done: int, left: int) -> float:
+    """Half of the time that the rest will take if it goes on like this."""
+    return min(LONGEST_WAIT, max(SHORTEST_WAIT, 0.5 * left * passed / done))
 
 
 def _write_once(path: Path) -> None:

@@ -1,5 +1,6 @@
 """What stands beside Everbeat: which jobs a peer gets, and that one that can not be measured stops nobody."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from bench.environments import PEERS as REQUIREMENTS
 from bench.environments import NotInstalled
 from bench.peers.catalogue import PEERS
+from bench.peers.kit import next_look, until_drained
 from bench.servers import Servers
 from bench.side import TITLES, Unmeasured, jobs, measure_floor, measure_peer, run_json
 
@@ -79,6 +81,19 @@ def test_what_a_peer_prints_before_its_figures_does_no_harm() -> None:
     code = "print('hello'); print('{\"drain.sync\": [1.5]}')"
 
     assert run_json([sys.executable, "-c", code], {}) == {"drain.sync": [1.5]}
+
+
+@pytest.mark.parametrize(("left", "wait"), [(10_000, 0.2), (100, 0.05), (1, 0.005)])
+def test_a_store_that_is_drained_is_looked_at_seldom_until_the_end_is_near(left: int, wait: float) -> None:
+    assert next_look(passed=1.0, done=1_000, left=left) == pytest.approx(wait)
+
+
+def test_a_drain_is_over_when_everything_is_finished() -> None:
+    counts = iter([0, 0, 3, 7, 10])
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as worker:
+        until_drained(lambda: next(counts), 10, worker=worker, seconds=30)
+
+    assert list(counts) == []
 
 
 def test_the_floor_has_a_figure_for_each_way_of_writing() -> None:
