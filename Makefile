@@ -28,7 +28,7 @@ READY := $(VENV)/ready-$(notdir $(PYTHON))
 SOURCES := src tests tools $(wildcard bench) $(wildcard examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-postgres test-system check format-check lint types fmt stable sim soak bench clean
+.PHONY: help demo test test-postgres test-system check format-check lint types fmt stable sim soak bench bench-crash clean
 
 help:
 	@echo 'make demo          the whole story in a minute: two workers, one killed with kill -9, the recovery, the report'
@@ -41,6 +41,7 @@ help:
 	@echo 'make sim N=1000    run N simulated schedules of faults, from SEED=1 on; STORE=postgres for those on a server'
 	@echo 'make soak          power losses, orders of statements, schedules by the thousand, and a drill of an hour'
 	@echo 'make bench         measure: Everbeat, its floor, its peers; writes bench/RESULTS.md'
+	@echo 'make bench-crash   hit Everbeat and its peers with the same faults; writes bench/crash/RESULTS.md'
 	@echo 'make clean         remove what was made here'
 
 demo: $(READY)
@@ -91,6 +92,9 @@ soak: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-crash: $(READY)
+	@$(BIN)/python -m bench.crash $(ARGS)
 
 clean:
 	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -26,6 +26,8 @@ START_SECONDS = 20.0
 
 
 class Server(ABC):
+    CRASH = signal.SIGKILL
+
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="everbeat-bench-server-"))
         self.port = _free_port()
@@ -33,6 +35,16 @@ class Server(ABC):
 
     @abstractmethod
     def start(self) -> None: ...
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Start again after `crash`, with what is left on the disk."""
+
+    def crash(self) -> None:
+        """End it as a power cut would, but for what the kernel still writes."""
+        assert self.process is not None
+        self.process.send_signal(self.CRASH)
+        self.process.wait()
 
     @property
     @abstractmethod
@@ -70,6 +82,9 @@ class Server(ABC):
 class Postgres(Server):
     """Stock settings: fsync and synchronous_commit are on."""
 
+    CRASH = signal.SIGQUIT
+    """An immediate shutdown: no checkpoint, everybody is thrown out. SIGKILL would leave backends behind."""
+
     def start(self) -> None:
         self._identity = _nobody() if os.geteuid() == 0 else {}
         self._bin = self._runnable(_postgres_binaries())
@@ -79,10 +94,13 @@ class Postgres(Server):
             os.chmod(self.directory, 0o755)
             os.chown(data, self._identity["user"], self._identity["group"])
         self._run("initdb", "-D", str(data), "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C")
+        self.resume()
+
+    def resume(self) -> None:
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [self._bin / "postgres", "-D", data, "-p", str(self.port), "-k", "", "-h", "127.0.0.1"],
-                stdout=log, stderr=log, cwd="/", **self._identity,
+                [self._bin / "postgres", "-D", self.directory / "data", "-p", str(self.port), "-k", "",
+                 "-h", "127.0.0.1"], stdout=log, stderr=log, cwd="/", **self._identity,
             )  # fmt: skip
         self._await_port()
         self._await_answer()
@@ -138,11 +156,17 @@ class Postgres(Server):
 class Redis(Server):
     """Stock settings: snapshots now and then, no log of writes. Not safe against a crash."""
 
+    SETTINGS: tuple[str, ...] = ()
+
     def start(self) -> None:
         self._program = _redis_program()
+        self.resume()
+
+    def resume(self) -> None:
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [self._program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory)],
+                [self._program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory),
+                 *self.SETTINGS],
                 stdout=log, stderr=log, cwd=self.directory,
             )  # fmt: skip
         self._await_port()
@@ -158,6 +182,12 @@ class Redis(Server):
             line.sendall(b"FLUSHALL\r\n")
             line.recv(64)
         return f"redis://127.0.0.1:{self.port}"
+
+
+class LoggedRedis(Redis):
+    """As its documentation advises for data that matters: a log of writes, synced each second."""
+
+    SETTINGS = ("--appendonly", "yes")
 
 
 class Servers:
@@ -176,6 +206,12 @@ class Servers:
     def version(self, kind: str) -> str:
         return self._server(kind).version
 
+    def crash(self, kind: str) -> None:
+        self._server(kind).crash()
+
+    def resume(self, kind: str) -> None:
+        self._server(kind).resume()
+
     @property
     def kinds(self) -> list[str]:
         """Of those that run."""
@@ -193,7 +229,7 @@ class Servers:
         if kind in self._failed:
             raise NotInstalled(self._failed[kind])
         if kind not in self._running:
-            server: Server = {"postgresql": Postgres, "redis": Redis}[kind]()
+            server: Server = KINDS[kind]()
             try:
                 server.start()
             except (NotInstalled, OSError) as error:
@@ -202,6 +238,9 @@ class Servers:
                 raise NotInstalled(str(error)) from error
             self._running[kind] = server
         return self._running[kind]
+
+
+KINDS: dict[str, type[Server]] = {"postgresql": Postgres, "redis": Redis, "redis with a log": LoggedRedis}
 
 
 @contextmanager
