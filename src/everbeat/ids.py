@@ -6,7 +6,6 @@ only grow, also when the clock steps back. They are made by the sender, so an en
 
 import os
 import re
-import secrets
 import sys
 import threading
 import time
@@ -19,41 +18,59 @@ from typing import Any
 LONGEST_KEY = 512
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_.:@/-]{1,128}")
 _RANDOM_BITS = 74
+_FRACTION = (1 << _RANDOM_BITS) - 1
 _LOW_BITS = 62
 _LOW = (1 << _LOW_BITS) - 1
-_STEP_BITS = 32
+_STEP_BYTES = 4
+_POOL_BYTES = 4096
 
 
 class Ids:
-    """A source of ids. Safe to use from several threads; time and randomness can be given."""
+    """A source of ids. Safe to use from several threads; time and randomness can be given.
+
+    Randomness is fetched for many ids at once: asking the system lets another thread have the interpreter, and of
+    sixteen that send each would wait for its turn twice.
+    """
 
     def __init__(
         self,
         *,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        random_bits: Callable[[int], int] = secrets.randbits,
+        random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._now_ms = now_ms
-        self._random_bits = random_bits
+        self._random_bytes = random_bytes
         self.start_afresh()
 
     def start_afresh(self) -> None:
-        """Forget what was made before. For the child of a fork: it inherits a lock that nobody may ever release."""
+        """Forget what was made before. For the child of a fork: it inherits a lock that nobody may ever release, and
+        what the parent's next ids will be made of."""
         self._lock = threading.Lock()
         self._last = 0
+        self._pool, self._used = b"", 0
 
     def __call__(self) -> str:
         return self.many(1)[0]
 
     def many(self, count: int) -> list[str]:
         """That many ids, in order."""
-        # 48 bits of time above 74 random bits are one number, which must be a random step above the last one.
-        least = self._now_ms() << _RANDOM_BITS | self._random_bits(_RANDOM_BITS)
-        steps = array("I", self._random_bits(count * _STEP_BITS).to_bytes(count * _STEP_BITS // 8))
+        if not count:
+            return []
         with self._lock:
-            numbers = list(accumulate(steps[1:], _step, initial=max(least, self._last + 1 + steps[0]))) if count else []
-            self._last = max(numbers, default=self._last)
+            # 48 bits of time above 74 random bits are one number, which must be a random step above the last one.
+            fraction = int.from_bytes(self._draw((_RANDOM_BITS + 7) // 8)) & _FRACTION
+            steps = array("I", self._draw(count * _STEP_BYTES))
+            first = max(self._now_ms() << _RANDOM_BITS | fraction, self._last + 1 + steps[0])
+            numbers = list(accumulate(steps[1:], _step, initial=first))
+            self._last = numbers[-1]
         return list(_uuids7(numbers))
+
+    def _draw(self, size: int) -> bytes:
+        """Each random byte once."""
+        if self._used + size > len(self._pool):
+            self._pool, self._used = self._random_bytes(max(size, _POOL_BYTES)), 0
+        self._used += size
+        return self._pool[self._used - size : self._used]
 
 
 def _step(number: int, step: int) -> int:

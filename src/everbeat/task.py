@@ -31,13 +31,14 @@ LARGEST_BATCH = 1_000_000
 
 
 class Call(Generic[P]):
-    """The arguments of one call, made by `task.args(...)`."""
+    """The arguments of one call, made by `task.args(...)`, and its own options, by `task.options(...).args(...)`."""
 
-    __slots__ = ("args", "kwargs")
+    __slots__ = ("args", "kwargs", "options")
 
     def __init__(self, *args: P.args, **kwargs: P.kwargs) -> None:
         self.args = args
         self.kwargs = kwargs
+        self.options: SendOptions | None = None
 
 
 class Sendable(Generic[P, R]):
@@ -63,7 +64,8 @@ class Sendable(Generic[P, R]):
     ) -> list[TaskHandle[R]]:
         """Store many calls, each a tuple of positional arguments or `task.args(...)`; handles come in the same order.
 
-        One transaction, all or none; with `batch_size`, one transaction per batch.
+        One transaction, all or none; with `batch_size`, one transaction per batch. A call that has options of its own,
+        `task.options(unique_key="invoice 17").args(...)`, is sent with these and no others.
         """
         return self._send(_as_calls(calls), batch_size)
 
@@ -93,6 +95,14 @@ class Sender(Sendable[P, R]):
     @property
     def sent_with(self) -> SendOptions:
         return self._options
+
+    def args(self, *args: P.args, **kwargs: P.kwargs) -> Call[P]:
+        """Arguments for `enqueue_many`, sent with these options."""
+        if self._options.connection is not None:
+            raise ValueError("connection= is for all calls: task.options(connection=...).enqueue_many(...)")
+        call: Call[P] = Call(*args, **kwargs)
+        call.options = self._options
+        return call
 
     def _send(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
         return self._task.send(calls, self._options, batch_size)
@@ -131,6 +141,7 @@ class Task(Sendable[P, R]):
             function, max_args_bytes=app.config.max_args_bytes, max_result_bytes=app.config.max_result_bytes
         )
         self._stored_policy = self.policy.dump()
+        self._plain = self._kind(PLAIN)
         self.__wrapped__ = function
         self.__name__ = function.__name__
         self.__qualname__ = function.__qualname__
@@ -202,21 +213,13 @@ class Task(Sendable[P, R]):
     def send(self, calls: Sequence[Call[Any]], options: SendOptions, batch_size: int | None) -> list[TaskHandle[R]]:
         raise_if(whole("batch_size", batch_size, 1, LARGEST_BATCH, optional=True))
         if options.id is not None and len(calls) > 1:
-            raise ValueError(f"id {options.id!r} can not be given to {len(calls)} tasks; enqueue them one by one")
+            raise ValueError(f"id {options.id!r} can not be given to {len(calls)} tasks; give each its own")
         ids = [options.id] if options.id is not None else self._app.make_ids(len(calls))
-        kind = TaskKind(
-            name=self.name,
-            queue=options.queue or self.queue,
-            priority=options.priority or self.priority,
-            max_attempts=self.policy.max_attempts,
-            policy=self._stored_policy,
-            unique_key=options.unique_key,
-            delay_us=options.delay_us,
-            run_at=options.run_at_us,
-            exclusive_key=options.exclusive_key,
-            good_until=options.good_until_us,
-        )
+        kind = self._plain if options is PLAIN else self._kind(options)
         tasks = [NewTask(task_id, args, kind) for task_id, args in zip(ids, self._encoded(calls), strict=True)]
+        for index, call in enumerate(calls):
+            if call.options is not None:
+                tasks[index] = NewTask(call.options.id or ids[index], tasks[index].args, self._kind(call.options))
         if options.connection is not None:
             return self._handles_of(*self._app.store.enqueue_on(options.connection, tasks))
         size = batch_size or len(tasks) or 1
@@ -229,6 +232,20 @@ class Task(Sendable[P, R]):
                 raise outage.while_sending(doubtful, [handle.id for handle in handles]) from outage
             handles += self._handles_of(stored)
         return handles
+
+    def _kind(self, options: SendOptions) -> TaskKind:
+        return TaskKind(
+            name=self.name,
+            queue=options.queue or self.queue,
+            priority=options.priority or self.priority,
+            max_attempts=self.policy.max_attempts,
+            policy=self._stored_policy,
+            unique_key=options.unique_key,
+            delay_us=options.delay_us,
+            run_at=options.run_at_us,
+            exclusive_key=options.exclusive_key,
+            good_until=options.good_until_us,
+        )
 
     def _encoded(self, calls: Sequence[Call[Any]]) -> Iterator[bytes]:
         for index, call in enumerate(calls):

@@ -126,6 +126,17 @@ def test_a_unique_key_in_one_call_stores_the_first_of_its_tasks(store: Store) ->
     assert stored == [Enqueued(id="a", created=True), *[Enqueued(id="a", created=False)] * 2]
 
 
+def test_of_many_with_unique_keys_those_that_are_held_find_their_holders(store: Store) -> None:
+    enqueue(store, id="holder", unique_key="k300")
+    tasks = [a_task(id=f"t{n}", unique_key=f"k{n}" if n % 3 == 0 else None) for n in range(600)]
+
+    stored = store.enqueue(tasks)
+
+    assert [one.created for one in stored] == [n != 300 for n in range(600)]
+    assert stored[300].id == "holder"
+    assert {one.id for one in store.enqueue(tasks)} == {one.id for one in stored}
+
+
 def test_a_unique_key_is_held_per_task_name(store: Store) -> None:
     stored = store.enqueue([a_task(id="a", unique_key="k"), a_task(id="b", name="sub", unique_key="k")])
 

@@ -1,5 +1,6 @@
 """Ids sort by time and never repeat; names are checked by one rule."""
 
+import itertools
 import threading
 import uuid
 
@@ -35,7 +36,7 @@ def test_many_ids_at_once_grow_too_and_are_uuids() -> None:
 
 
 def test_the_upper_half_of_an_id_follows_the_lower_half() -> None:
-    ids = Ids(now_ms=lambda: 1, random_bits=lambda bits: (1 << bits) - 1)
+    ids = Ids(now_ms=lambda: 1, random_bytes=lambda size: b"\xff" * size)
 
     first, second = ids.many(2)
 
@@ -54,9 +55,20 @@ def test_ids_grow_when_the_clock_steps_back() -> None:
 
 def test_time_and_randomness_can_be_given() -> None:
     def source() -> Ids:
-        return Ids(now_ms=lambda: 5, random_bits=lambda bits: bits)
+        return Ids(now_ms=lambda: 5, random_bytes=bytes)
 
-    assert [source()() for _ in range(2)] == ["00000000-0005-7000-8000-00000000004a"] * 2
+    assert [source()() for _ in range(2)] == ["00000000-0005-7000-8000-000000000000"] * 2
+
+
+def test_no_random_byte_is_used_twice() -> None:
+    given = itertools.count()
+    ids = Ids(now_ms=lambda: 5, random_bytes=lambda size: bytes(next(given) % 251 for _ in range(size)))
+
+    steps = {uuid.UUID(ids()).int & 0xFFFF_FFFF for _ in range(500)}
+    ids.start_afresh()
+
+    assert len(steps) == 500
+    assert uuid.UUID(ids()).int & 0xFFFF_FFFF not in steps
 
 
 def test_threads_never_get_the_same_id() -> None:

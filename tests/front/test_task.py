@@ -2,8 +2,10 @@
 
 import asyncio
 import inspect
+import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -298,6 +300,23 @@ def test_options_apply_to_all_of_many(add: Any) -> None:
     handles = add.options(queue="bulk", delay=60).enqueue_many([(1,), (2,)])
 
     assert {handle.info().queue for handle in handles} == {"bulk"}
+
+
+def test_a_call_among_many_can_have_options_of_its_own(add: Any) -> None:
+    add.options(unique_key="b").enqueue(9)
+
+    handles = add.options(queue="bulk").enqueue_many(
+        [(1,), add.options(unique_key="a").args(2), add.options(unique_key="b").args(3), add.options(id="mine").args(4)]
+    )
+
+    assert [handle.created for handle in handles] == [True, True, False, True]
+    assert [handle.info().queue for handle in handles] == ["bulk", "default", "default", "default"]
+    assert handles[3].id == "mine"
+
+
+def test_the_own_connection_is_for_all_calls(add: Any) -> None:
+    with closing(sqlite3.connect(":memory:")) as own, pytest.raises(ValueError, match="for all calls"):
+        add.options(connection=own).args(1)
 
 
 def test_many_of_nothing_is_nothing(add: Any) -> None:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -165,7 +166,7 @@ class SteppedConnection(LimitedConnection):
         return SteppedCursor(self)
 
     def pipeline(self) -> AbstractContextManager[Any]:  # type: ignore[override]
-        return nullcontext()
+        return nullcontext(SimpleNamespace(sync=lambda: None))
 
 
 def _stop_before(connection: psycopg.Connection[Any], query: Any) -> None:

@@ -37,7 +37,7 @@ STATEMENTS = {
     "owned by nobody": (bind(recovering.OWNED_BY, (None, 0, 10))[0], "everbeat_tasks_owned"),
     "owned, counted": (translate(recovering.COUNT_OWNED), "everbeat_tasks_owned"),
     "next owner": (translate(recovering.NEXT_OWNER), "everbeat_tasks_owned"),
-    "holder of a unique key": (translate(sending.HOLDER), "everbeat_tasks_unique"),
+    "holders of unique keys": (translate(sending.HOLDERS.format(marks="?, ?")), "everbeat_tasks_unique"),
     "first in line": (translate(turns.FIRST), "everbeat_tasks_line"),
     "over": (translate(expiring.OVER), "everbeat_tasks_good"),
     "end": (translate(looking.FINISHED), "everbeat_tasks_id_key"),

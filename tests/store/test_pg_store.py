@@ -1,6 +1,7 @@
 """The store on PostgreSQL where it differs from the one in a file: several writers, forks, sessions."""
 
 import multiprocessing
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -248,6 +249,19 @@ def test_bells_are_hung_up_and_taken_down_while_they_ring(open_store: Callable[[
     ringer.join()
 
     assert waiting.bells.for_waiter("a").clear() is False
+
+
+def test_a_worker_hears_of_each_task_however_soon_it_follows_the_last(open_store: Callable[[], PostgresStore]) -> None:
+    sender, listener = open_store(), open_store()
+    bell = listener.listen("w")
+    heard = select.poll()
+    heard.register(bell.fileno(), select.POLLIN)
+    for number in range(4):
+        enqueue(sender, id=f"t{number}")
+
+        assert heard.poll(10_000), f"task {number} was not heard of"
+        bell.clear()
+    bell.close()
 
 
 def test_who_follows_events_is_told_of_one_that_is_committed_behind_later_ones(store: PostgresStore, url: str) -> None:

@@ -77,8 +77,10 @@ PLANS = {
     expiring.NEXT: ["SEARCH everbeat_tasks USING INDEX everbeat_tasks_good (good_until>?)"],
     expiring.OVER: ["SEARCH everbeat_tasks USING INDEX everbeat_tasks_good (good_until>? AND good_until<?)"],
     expiring.EXPIRE: [BY_SEQ],
-    sending.STORED: [BY_ID],
-    sending.HOLDER: ["SEARCH everbeat_tasks USING INDEX everbeat_tasks_unique (name=? AND unique_key=?)"],
+    sending.STORED.format(marks="?, ?"): [BY_ID],
+    sending.HOLDERS.format(marks="?, ?"): [
+        "SEARCH everbeat_tasks USING INDEX everbeat_tasks_unique (name=? AND unique_key=?)"
+    ],
     looking.FINISHED: [BY_ID],
     looking.ATTEMPTS: ["SEARCH everbeat_attempts USING INDEX everbeat_attempts_task (task_id=?)"],
     looking.HISTORY: ["SEARCH everbeat_history USING INDEX everbeat_history_task (task_id=?)"],

@@ -17,8 +17,9 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 import psycopg
 
@@ -28,9 +29,13 @@ from everbeat.store.postgres.connection import Connection, PostgresDatabase
 from everbeat.store.transaction import Kind
 from everbeat.store.verbs.living import Served
 
+T = TypeVar("T")
+
 PAUSE = 0.02
 RECONNECT = (0.05, 0.2, 1.0)
 LISTEN_SECONDS = 1.0
+LOOK_SECONDS = 10.0
+"""How often the listener asks whether it is still needed."""
 LINGER_SECONDS = 60.0
 SERVED_SECONDS = 1.0
 """How long what a worker serves is taken for known."""
@@ -40,6 +45,8 @@ NOTIFY = "SELECT pg_notify(%s, %s)"
 READY, DONE, STOP = "r", "d", "s"
 
 Word = tuple[str | None, ...]
+Said = tuple[str, tuple[str, str]]
+"""A statement and its values."""
 
 
 class Bell:
@@ -139,7 +146,11 @@ class Switchboard:
             return self._thread is not None
 
     def _hear(self, connection: Connection) -> None:
-        for message in connection.notifies(timeout=LISTEN_SECONDS, stop_after=1):
+        """Waits by itself: psycopg would look at its watch ten times a second."""
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLIN)
+        poll.poll(LOOK_SECONDS * 1000)
+        for message in connection.notifies(timeout=0):
             words = [tuple(word) for word in json.loads(message.payload)]
             with self._lock:
                 bells = tuple(self._bells)
@@ -177,6 +188,14 @@ class Ringer:
             threading.Thread(target=self._send_after, args=(wait,), name="everbeat-notify", daemon=True).start()
         else:
             self.send()
+
+    def take(self, words: Iterable[Word]) -> list[Said]:
+        """What is to be said now, by the caller. Nothing, if too little time has passed: then it is to be rung."""
+        with self._lock:
+            if self._is_due or time.monotonic() < self._sent_at + PAUSE:
+                return []
+            self._sent_at = time.monotonic()
+        return [(NOTIFY, (self._channel, message)) for message in _messages({*words})]
 
     def _send_after(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -222,6 +241,16 @@ class NotifyBells:
 
     def ring_workers(self, kinds: set[Kind] | None) -> None:
         self._ringer.ring([(READY, None, None)] if kinds is None else [(READY, *kind) for kind in kinds])
+
+    def ring_with(self, kinds: set[Kind], commit: Callable[[Sequence[Said]], T]) -> T:
+        """As `ring_workers`, for something that is committed now: it is told with the commit, right behind it and in a
+        transaction of its own, if that is soon enough after the last time."""
+        words = [(READY, *kind) for kind in kinds]
+        said = self._ringer.take(words)
+        committed = commit(said)
+        if not said:
+            self._ringer.ring(words)
+        return committed
 
     def ring_owners(self, workers: Collection[str]) -> None:
         self._ringer.ring((STOP, worker) for worker in workers)

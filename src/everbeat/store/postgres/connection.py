@@ -386,10 +386,23 @@ class PostgresDatabase:
 
         return PostgresTransaction(connection, self.scope, moment)
 
-    def alone(self, connection: Connection, sql: str, values: Any) -> int:
-        """Run one statement that commits itself; how many rows it changed. As for COMMIT, a lost answer is a doubt."""
+    def alone(
+        self, connection: Connection, sql: str, values: Any, *, then: Sequence[Question] = ()
+    ) -> psycopg.Cursor[Row]:
+        """Run one statement that commits itself, and `then` others of which nobody wants an answer, in the same round
+        trip. As for COMMIT, a lost answer is a doubt."""
         try:
-            return connection.execute(sql, values).rowcount
+            if not then or self.is_pooled(connection):
+                cursor = connection.execute(sql, values)
+                for question in then:
+                    connection.execute(*question)
+                return cursor
+            with connection.pipeline() as pipeline:
+                cursor = connection.execute(sql, values)
+                pipeline.sync()  # it is committed here
+                for question in then:
+                    connection.execute(*question)
+            return cursor
         except psycopg.OperationalError as error:
             raise self._in_doubt(connection, error) from error
 

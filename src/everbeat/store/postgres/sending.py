@@ -1,30 +1,63 @@
-"""One task in one statement, which is its own transaction: a single round trip, and the server commits those of several
-clients together.
+"""Single tasks in one statement, which is its own transaction: one round trip for all that are sent at the same time.
 
-Not for a task with an exclusive key, whose turn has to be found, and not one that meets what is stored already: those
+Not for tasks with an exclusive key, whose turn has to be found, nor for those that meet what is stored already: those
 go the long way.
 """
 
+from collections.abc import Collection, Sequence
+from functools import partial
+
 from everbeat.crashpoint import crash_point
-from everbeat.model.task import NewTask
+from everbeat.model.task import Enqueued, NewTask, TaskKind
+from everbeat.store.postgres.bells import NotifyBells, Said
 from everbeat.store.postgres.connection import NOW, PostgresDatabase
 from everbeat.store.verbs.sending import OF_KIND
 
 RUN_AT = "coalesce(%(run_at)s::bigint, c.now + %(delay_us)s::bigint)"
 SEND = f"""
 INSERT INTO everbeat_tasks (id, args, {", ".join(OF_KIND)}, created_at, run_at, due_at)
-SELECT %(id)s, %(args)s, %(name)s, %(queue)s, %(priority)s, %(max_attempts)s, %(policy)s, %(unique_key)s,
+SELECT {{own}}, %(name)s, %(queue)s, %(priority)s, %(max_attempts)s, %(policy)s, %(unique_key)s,
        %(good_until)s::bigint, NULL, c.now, {RUN_AT}, CASE WHEN {RUN_AT} > c.now THEN {RUN_AT} END
-  FROM (SELECT {NOW} AS now) AS c
+  FROM (SELECT {NOW} AS now) AS c{{rows}}
 ON CONFLICT DO NOTHING"""
+SEND_ONE = SEND.format(own="%(id)s, %(args)s", rows="")
+SEND_MANY = SEND.format(own="u.id, u.args", rows=", unnest(%(id)s::text[], %(args)s::bytea[]) AS u (id, args)")
+SEND_MANY += " RETURNING id"
 
 
-def try_send(database: PostgresDatabase, task: NewTask) -> bool:
-    """False: nothing was stored."""
-    kind = task.kind
-    values = kind._asdict() | {"id": task.id, "args": task.args, "delay_us": kind.delay_us or 0}
+def send_alike(
+    database: PostgresDatabase, bells: NotifyBells, orders: Sequence[Sequence[NewTask]]
+) -> list[list[Enqueued] | None]:
+    """Those that are one task each, if all of these are of one kind. None: nothing of it was stored."""
+    tasks = {order[0].id: order[0] for order in orders if len(order) == 1}
+    kinds = {task.kind for task in tasks.values()}
+    kind = next(iter(kinds), None)
+    if kind is None or len(kinds) > 1 or kind.exclusive_key is not None or not database.has_own_clock:
+        return [None] * len(orders)
+    send = partial(_send, database, kind, [*tasks.values()])
+    created = bells.ring_with({(kind.queue, kind.name)}, send)
+    return [_result(order, tasks, created) for order in orders]
+
+
+def _send(
+    database: PostgresDatabase, kind: TaskKind, tasks: Sequence[NewTask], then: Sequence[Said]
+) -> Collection[str]:
+    """The ids of those that were stored."""
+    values = kind._asdict() | {"delay_us": kind.delay_us or 0}
+    if len(tasks) == 1:
+        values |= {"id": tasks[0].id, "args": tasks[0].args}
+    else:
+        values |= {"id": [task.id for task in tasks], "args": [task.args for task in tasks]}
     with database.session() as connection:
         crash_point("enqueue.before_commit")
-        added = database.alone(connection, SEND, values)
+        added = database.alone(connection, SEND_ONE if len(tasks) == 1 else SEND_MANY, values, then=then)
         crash_point("enqueue.after_commit")
-    return added == 1
+    if len(tasks) == 1:
+        return [tasks[0].id] if added.rowcount else []
+    return {task_id for (task_id,) in added.fetchall()}
+
+
+def _result(order: Sequence[NewTask], tasks: dict[str, NewTask], created: Collection[str]) -> list[Enqueued] | None:
+    """Of one id twice the last was sent."""
+    is_sent = len(order) == 1 and order[0].id in created and tasks[order[0].id] is order[0]
+    return [Enqueued(order[0].id, True)] if is_sent else None

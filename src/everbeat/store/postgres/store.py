@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from everbeat.clock import Clock
 from everbeat.errors import StoreUnavailable
-from everbeat.model.task import Enqueued, NewTask
+from everbeat.model.task import NewTask
 from everbeat.store import schema as steps
 from everbeat.store.interface import Sent
 from everbeat.store.postgres import borrowed, migrate, sending
@@ -17,6 +18,9 @@ from everbeat.store.postgres.lease import Sessions
 from everbeat.store.postgres.site import PostgresSite
 from everbeat.store.sql.group import GroupCommit
 from everbeat.store.sql.store import SQLStore
+
+SENDING_LANES = 2
+"""The server commits what comes on two connections together; more of them, and each brings less."""
 
 
 class PostgresStore(PostgresSite, Sessions, Checks, SQLStore):
@@ -46,7 +50,8 @@ class PostgresStore(PostgresSite, Sessions, Checks, SQLStore):
     def _start_afresh(self) -> None:
         """Also in the child of a fork, where these locks may be held by threads that exist in the parent only."""
         self.bells = NotifyBells(self.database, store_id=self.database.scope, who_serves=self._who_serves)
-        self._sending = GroupCommit(self.database, self._ring_for)
+        quickly = partial(sending.send_alike, self.database, self.bells)
+        self._sending = GroupCommit(self.database, self._ring_for, quickly=quickly, lanes=SENDING_LANES)
 
     def _open_schema(self, *, create: bool) -> None:
         found = migrate.found_in(self.database)
@@ -77,15 +82,6 @@ class PostgresStore(PostgresSite, Sessions, Checks, SQLStore):
         """In the child of a fork, for an owner that opens another store: nothing of the parent's is touched."""
         self.database.after_fork_in_child()
         self.database.close()
-
-    def enqueue(self, tasks: Sequence[NewTask]) -> list[Enqueued]:
-        if len(tasks) == 1 and self._is_simple(tasks[0]) and sending.try_send(self.database, tasks[0]):
-            self._ring_for(tasks)
-            return [Enqueued(tasks[0].id, True)]
-        return super().enqueue(tasks)
-
-    def _is_simple(self, task: NewTask) -> bool:
-        return task.kind.exclusive_key is None and self.database.has_own_clock
 
     def enqueue_on(self, connection: Any, tasks: Sequence[NewTask]) -> Sent:
         return borrowed.enqueue_on(connection, tasks, database=self.database, bells=self.bells)

@@ -41,14 +41,28 @@ class _Order:
         return self.result is not None or self.error is not None
 
 
-class GroupCommit:
-    """`ring` is told what was committed, once per group."""
+Store = Callable[[Sequence[Sequence[NewTask]]], "list[list[Enqueued] | None]"]
+"""Stores several enqueues, each of them all or nothing, and rings for them; None for one that it leaves alone."""
 
-    def __init__(self, database: Database, ring: Callable[[Sequence[NewTask]], None]) -> None:
+
+class GroupCommit:
+    """`ring` is told what was committed in a transaction. `quickly` is tried first, if there is such a way. So many
+    `lanes` may be committing at once, where the database gains by it."""
+
+    def __init__(
+        self,
+        database: Database,
+        ring: Callable[[Sequence[NewTask]], None],
+        *,
+        quickly: Store | None = None,
+        lanes: int = 1,
+    ) -> None:
         self._database = database
         self._ring = ring
+        self._quickly = quickly
+        self._free_lanes = lanes
         self._waiting: list[_Order] = []
-        self._is_led = False
+        """Those that neither lead nor are being committed."""
         self._queue = threading.Lock()
 
     def enqueue(self, tasks: Sequence[NewTask]) -> list[Enqueued]:
@@ -57,8 +71,8 @@ class GroupCommit:
             self._line_up(order)
             if not order.leads:
                 order.wake.acquire()
-            while not order.is_done:
-                self._commit_waiting()
+            if not order.is_done:
+                self._lead(order)
         finally:
             self._step_back(order)
         if order.error is not None:
@@ -67,9 +81,11 @@ class GroupCommit:
 
     def _line_up(self, order: _Order) -> None:
         with self._queue:
-            self._waiting.append(order)
-            order.leads = not self._is_led
-            self._is_led = True
+            if self._free_lanes:
+                self._free_lanes -= 1
+                order.leads = True
+            else:
+                self._waiting.append(order)
 
     def _step_back(self, order: _Order) -> None:
         """Whatever happened to this sender: its order is gone, and if it led, another one does."""
@@ -78,51 +94,68 @@ class GroupCommit:
                 self._waiting.remove(order)
             if not order.leads:
                 return
-            self._is_led = bool(self._waiting)
             if self._waiting:
-                self._waiting[0].leads = True
-                self._waiting[0].wake.release()
+                heir = self._waiting.pop(0)
+                heir.leads = True
+                heir.wake.release()
+            else:
+                self._free_lanes += 1
 
-    def _commit_waiting(self) -> None:
-        group = self._take()
+    def _lead(self, order: _Order) -> None:
+        group = [order, *self._take(LARGEST - len(order.tasks))]
         try:
             self._commit(group)
         except StoreUnavailable as error:
-            for order in group:
-                order.error = copy.copy(error)
+            for one in _left(group):
+                one.error = copy.copy(error)
         except Exception as error:  # noqa: BLE001 - a definite reason, whatever it is: it belongs to whoever brought it
             if len(group) == 1:
-                group[0].error = error
+                order.error = error
             else:
-                self._commit_one_by_one(group)
+                self._commit_one_by_one(_left(group))
         finally:
             with self._queue:
-                self._waiting[:0] = [order for order in group if not order.is_done]
-            for order in group:
-                if order.is_done and not order.leads:
-                    order.wake.release()
+                self._waiting[:0] = [one for one in _left(group) if one is not order]
+            for one in group:
+                if one.is_done and one is not order:
+                    one.wake.release()
 
-    def _take(self) -> list[_Order]:
+    def _take(self, most: int) -> list[_Order]:
         with self._queue:
             size, count = 0, 0
             for order in self._waiting:
-                if count and size + len(order.tasks) > LARGEST:
-                    break
                 size += len(order.tasks)
+                if size > most:
+                    break
                 count += 1
             group = self._waiting[:count]
             del self._waiting[:count]
             return group
 
     def _commit(self, group: Sequence[_Order]) -> None:
+        for store in (self._quickly, self._surely):
+            group = _left(group)
+            if store is None or not group:
+                continue
+            try:
+                results = store([order.tasks for order in group])
+            except self._database.refused as error:
+                raise RowRefused(f"{type(error).__name__}: {error}") from error
+            for order, result in zip(group, results, strict=True):
+                order.result = result
+
+    def _surely(self, orders: Sequence[Sequence[NewTask]]) -> list[list[Enqueued] | None]:
+        results = self._in_transaction(orders)
+        self._ring([task for order in orders for task in order])
+        return [*results]
+
+    def _in_transaction(self, orders: Sequence[Sequence[NewTask]]) -> list[list[Enqueued]]:
         try:
             with self._database.write("enqueue") as tx:
-                results = sending.enqueue_all(tx, [order.tasks for order in group])
-        except self._database.refused as error:
-            raise RowRefused(f"{type(error).__name__}: {error}") from error
-        for order, result in zip(group, results, strict=True):
-            order.result = result
-        self._ring([task for order in group for task in order.tasks])
+                return sending.add_all(tx, orders)
+        except sending.NotAll:
+            with self._database.write("enqueue") as tx:
+                return [sending.enqueue(tx, order) for order in orders]
 
     def _commit_one_by_one(self, group: Sequence[_Order]) -> None:
         for order in group:
@@ -130,3 +163,7 @@ class GroupCommit:
                 self._commit([order])
             except Exception as error:  # noqa: BLE001 - as above
                 order.error = error
+
+
+def _left(group: Sequence[_Order]) -> list[_Order]:
+    return [order for order in group if not order.is_done]

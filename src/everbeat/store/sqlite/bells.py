@@ -25,7 +25,7 @@ import secrets
 import select
 import threading
 import time
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable, Collection, Iterable, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -103,7 +103,10 @@ class Ringer:
         return self._names
 
     def ring(self, wanted: Callable[[str], bool], why: bytes = READY) -> None:
-        for name in [name for name in self.listeners() if wanted(name)]:
+        self.ring_these([name for name in self.listeners() if wanted(name)], why)
+
+    def ring_these(self, names: Iterable[str], why: bytes = READY) -> None:
+        for name in names:
             if not self._write(name, why):
                 self._write(name, why)  # what was kept open had ended; another may hang there by now
 
@@ -169,7 +172,7 @@ class FifoBells:
             if listeners - self._served.keys() and time.monotonic() - self._served_at > 1.0 / SERVED_PER_SECOND:
                 self._served_at = time.monotonic()
                 self._served = self._who_serves()
-            self._wake.ring(lambda name: can_run(self._served.get(name), kinds))
+            self._wake.ring_these([name for name in listeners if can_run(self._served.get(name), kinds)])
 
     def ring_owners(self, workers: Collection[str]) -> None:
         with self._ringing:
@@ -177,9 +180,10 @@ class FifoBells:
 
     def ring_waiters(self, tasks: Collection[str]) -> None:
         with self._ringing:
-            if self._done.listeners():
+            listeners = self._done.listeners()
+            if listeners:
                 ended = {digest(task_id) for task_id in tasks}
-                self._done.ring(lambda name: name.partition(".")[0] in ended)
+                self._done.ring_these([name for name in listeners if name.partition(".")[0] in ended])
 
     def close(self) -> None:
         with self._ringing:

@@ -47,8 +47,8 @@ FORK_PATIENCE = 5.0
 SIDE_FILES = ("-wal", "-shm", "-journal")
 """What SQLite keeps beside a database, by these endings of its name."""
 COPY_PAGES = 1024
-WIDTHS = (128, 16, 1)
-"""How many rows one INSERT adds."""
+WIDTHS = (128, 16)
+"""How many rows one INSERT adds, of many; the rest is a statement of its own."""
 Progress = Callable[[int, int], None]
 DEFINITE = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
 """Errors of a statement, not of the store: the same again would fail again."""
@@ -107,11 +107,12 @@ class SQLiteTransaction:
         common, kinds = list(shared.values()), len(columns)
         own = [value for row in zip(*columns.values(), strict=True) for value in row]
         added = at = 0
-        for width in WIDTHS:
-            while at + kinds * width <= len(own):
-                sql = _insertion(table, (*shared, *columns), len(common), width)
-                added += self._connection.execute(sql, common + own[at : at + kinds * width]).rowcount
-                at += kinds * width
+        while at < len(own):
+            left = (len(own) - at) // kinds
+            width = next((width for width in WIDTHS if width <= left), left)
+            sql = _insertion(table, (*shared, *columns), len(common), width)
+            added += self._connection.execute(sql, common + own[at : at + kinds * width]).rowcount
+            at += kinds * width
         return added
 
     def rows(self, sql: str, values: Any = ()) -> Iterator[Row]:

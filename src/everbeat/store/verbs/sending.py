@@ -6,7 +6,7 @@ A task whose unique key is held by another one that has not ended is not stored:
 statement of its own reads who holds it (PROTOCOL 28).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -20,32 +20,30 @@ OF_KIND = ("name", "queue", "priority", "max_attempts", "policy", "unique_key", 
 """The first fields of `TaskKind`, stored as they are."""
 
 TRIES = 5
+WIDTHS = (1, 16, 256)
+"""How many are looked for at once: few numbers, because each is a statement of its own."""
 
-ID, ARGS, KIND = attrgetter("id"), attrgetter("args"), attrgetter("kind")
+ID, ARGS = attrgetter("id"), attrgetter("args")
 
-STORED = "SELECT name, args FROM everbeat_tasks WHERE id = ?"
+STORED = "SELECT id, name, args FROM everbeat_tasks WHERE id IN ({marks})"
 
 # everbeat_tasks_unique
-HOLDER = """
-SELECT id FROM everbeat_tasks
- WHERE unique_key IS NOT NULL AND status IN ('PENDING', 'CLAIMED', 'RUNNING') AND name = ? AND unique_key = ?"""
+HOLDERS = """
+SELECT unique_key, id FROM everbeat_tasks
+ WHERE unique_key IS NOT NULL AND status IN ('PENDING', 'CLAIMED', 'RUNNING')
+   AND name = ? AND unique_key IN ({marks})"""
 
 
-class _NotAll(Exception):
-    """Some were there already, or their keys are held: nothing was added."""
+class NotAll(Exception):
+    """Some were there already, or their keys are held."""
 
 
-def enqueue_all(tx: Transaction, orders: Sequence[Sequence[NewTask]]) -> list[list[Enqueued]]:
-    """Several enqueues in one transaction, each of them all or nothing. Mostly none meets what is stored already."""
+def add_all(tx: Transaction, orders: Sequence[Sequence[NewTask]]) -> list[list[Enqueued]]:
+    """Several enqueues in one transaction, none of which meets what is stored already: mostly they do not. NotAll if
+    one does; the transaction is not to be committed then."""
     tasks = [task for order in orders for task in order]
-    if len(tasks) == 1:  # nothing that would have to be undone
-        return [[Enqueued(tasks[0].id, True)] if _insert_all(tx, tasks) else enqueue(tx, tasks)]
-    try:
-        with tx.part():
-            if _insert_all(tx, tasks) < len(tasks):
-                raise _NotAll
-    except _NotAll:
-        return [enqueue(tx, order) for order in orders]
+    if _insert_all(tx, tasks) < len(tasks):
+        raise NotAll
     return [[Enqueued(task.id, True) for task in order] for order in orders]
 
 
@@ -56,28 +54,56 @@ def enqueue(tx: Transaction, tasks: Sequence[NewTask]) -> list[Enqueued]:
     try:
         with tx.part():
             _insert_all(tx, tasks)
-            results = _compare_all(tx, tasks, known)
+            results = _compare_all(tx, tasks, known.keys())
             if any(result.conflict for result in results):
-                raise _NotAll
-    except _NotAll:
+                raise NotAll
+    except NotAll:
         return [Enqueued(id=result.id, created=False, conflict=result.conflict) for result in results]
     return results
 
 
-def _stored(tx: Transaction, tasks: Sequence[NewTask]) -> set[str]:
-    """Those that are there before anything is added."""
-    return {task.id for task in tasks if tx.one(STORED, (task.id,))}
+def _stored(tx: Transaction, tasks: Sequence[NewTask]) -> dict[str, tuple[str, bytes]]:
+    """Name and arguments of what is stored under their ids."""
+    return {row[0]: (row[1], row[2]) for row in _each_of(tx, STORED, (), [task.id for task in tasks])}
+
+
+def _holders(tx: Transaction, tasks: Sequence[NewTask]) -> dict[tuple[str, str | None], str]:
+    """Who holds their unique keys, by name and key."""
+    keys: dict[str, list[str]] = {}
+    for task in tasks:
+        if task.kind.unique_key is not None:
+            keys.setdefault(task.kind.name, []).append(task.kind.unique_key)
+    return {(name, key): task_id for name in keys for key, task_id in _each_of(tx, HOLDERS, (name,), keys[name])}
+
+
+def _each_of(tx: Transaction, sql: str, values: tuple[str, ...], sought: Sequence[str]) -> Iterator[Row]:
+    most = WIDTHS[-1]
+    for at in range(0, len(sought), most):
+        some = sought[at : at + most]
+        width = next(width for width in WIDTHS if width >= len(some))
+        padded = [*some, *[some[0]] * (width - len(some))]
+        yield from tx.all(sql.format(marks=", ".join("?" * width)), (*values, *padded))
 
 
 def _insert_all(tx: Transaction, tasks: Sequence[NewTask]) -> int:
-    added = sum(_insert(tx, kind, list(alike)) for kind, alike in groupby(tasks, KIND))
+    added = sum(_insert(tx, kind, list(alike)) for kind, alike in groupby(tasks, _but_for_its_key))
     hand_over(tx, {task.kind.exclusive_key for task in tasks})
     return added
 
 
+def _but_for_its_key(task: NewTask) -> TaskKind:
+    """What it shares with those beside it: of many with unique keys each has its own."""
+    return task.kind if task.kind.unique_key is None else task.kind._replace(unique_key=None)
+
+
 def _insert(tx: Transaction, kind: TaskKind, tasks: list[NewTask]) -> int:
-    columns = {"id": list(map(ID, tasks)), "args": list(map(ARGS, tasks))}
-    return tx.insert("everbeat_tasks", _shared(kind, tx.now), columns)
+    shared = _shared(kind, tx.now)
+    columns: dict[str, list[Any]] = {"id": list(map(ID, tasks)), "args": list(map(ARGS, tasks))}
+    keys = [task.kind.unique_key for task in tasks]
+    if keys.count(None) < len(keys):
+        del shared["unique_key"]
+        columns["unique_key"] = keys
+    return tx.insert("everbeat_tasks", shared, columns)
 
 
 def _shared(kind: TaskKind, now: int) -> dict[str, Any]:
@@ -88,27 +114,31 @@ def _shared(kind: TaskKind, now: int) -> dict[str, Any]:
     return dict(zip(OF_KIND, kind, strict=False)) | times
 
 
-def _compare_all(tx: Transaction, tasks: Sequence[NewTask], known: set[str]) -> list[Enqueued]:
+def _compare_all(tx: Transaction, tasks: Sequence[NewTask], known: Collection[str]) -> list[Enqueued]:
     """Of one id twice in the same call the first was created, the second found it."""
     results: list[Enqueued] = []
     seen = set(known)
+    stored = _stored(tx, tasks)
+    holders = _holders(tx, [task for task in tasks if task.id not in stored])
     for task in tasks:
-        stored, holder = _find(tx, task)
-        if holder is not None:
-            results.append(Enqueued(id=holder, created=False))
+        found, holder = stored.get(task.id), holders.get((task.kind.name, task.kind.unique_key))
+        if found is None and holder is None:
+            found, holder = _find(tx, task)
+        if found is None:
+            results.append(Enqueued(id=holder or "", created=False))
             continue
-        is_same = stored == (task.kind.name, task.args)
+        is_same = found == (task.kind.name, task.args)
         results.append(Enqueued(id=task.id, created=is_same and task.id not in seen, conflict=not is_same))
         seen.add(task.id)
     return results
 
 
-def _find(tx: Transaction, task: NewTask) -> tuple[Row | None, str | None]:
-    """What is stored under its id, or who holds its unique key. A holder may end between the two statements."""
+def _find(tx: Transaction, task: NewTask) -> tuple[tuple[str, bytes] | None, str | None]:
+    """What is stored under its id now, or who holds its unique key: the holder has ended between the two statements."""
     for _ in range(TRIES):
-        stored = tx.one(STORED, (task.id,))
-        holder = None if stored else tx.one(HOLDER, (task.kind.name, task.kind.unique_key))
-        if stored or holder:
-            return stored, holder[0] if holder else None
         _insert_all(tx, [task])
+        found = _stored(tx, [task]).get(task.id)
+        holder = None if found else _holders(tx, [task]).get((task.kind.name, task.kind.unique_key))
+        if found or holder:
+            return found, holder
     raise StoreUnavailable(f"others send and end tasks with the unique key {task.kind.unique_key} all the time")
