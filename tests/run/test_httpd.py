@@ -9,7 +9,8 @@ from contextlib import ExitStack
 import pytest
 
 from everbeat.run.health import Answer
-from everbeat.run.httpd import AT_ONCE, AddressUnusable, HttpServer, kept, said
+from everbeat.run.httpd import AT_ONCE, HttpServer, kept, said
+from everbeat.run.unusable import AddressUnusable
 
 
 @pytest.fixture

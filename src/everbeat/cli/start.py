@@ -104,8 +104,7 @@ def start(
 
 
 def _run(options: "WorkerOptions") -> int:
-    from everbeat.run.httpd import AddressUnusable
-    from everbeat.run.unusable import AppUnusable
+    from everbeat.run.unusable import AddressUnusable, AppUnusable
     from everbeat.run.worker import run_worker
 
     try:

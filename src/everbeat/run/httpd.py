@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from everbeat.run.health import Answer
+from everbeat.run.unusable import AddressUnusable
 
 LOGGER = logging.getLogger("everbeat")
 PATIENCE_SECONDS = 5
@@ -23,10 +24,6 @@ TEXT = "text/plain; charset=utf-8"
 
 Asked = Callable[[], tuple[bool, str, bytes]]
 """Whether all is well, the content type, the body."""
-
-
-class AddressUnusable(Exception):
-    """It can not be listened on."""
 
 
 class HttpServer:

@@ -1,4 +1,4 @@
-"""The application can not be used by a worker."""
+"""What a worker was given can not be used: its application, or the address to listen on."""
 
 
 class AppUnusable(Exception):
@@ -9,3 +9,7 @@ class AppUnusable(Exception):
         super().__init__(message)
         self.kind = kind
         self.message = message
+
+
+class AddressUnusable(Exception):
+    """It can not be listened on."""

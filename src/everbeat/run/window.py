@@ -2,16 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from everbeat.clock import Clock
 from everbeat.errors import StoreUnavailable
 from everbeat.report.log import Reporter
 from everbeat.run.dispatcher import Dispatcher
 from everbeat.run.health import Health
-from everbeat.run.httpd import HttpServer, kept, said
 from everbeat.run.meter import Meter
 from everbeat.store.interface import Measures, Store
+
+if TYPE_CHECKING:
+    from everbeat.run.httpd import HttpServer
 
 
 class Shown(Protocol):
@@ -31,8 +33,10 @@ class Window:
         self._life: Shown | None = None
         self._store: Store | None = None
 
-    def open(self, host: str, port: int) -> HttpServer:
+    def open(self, host: str, port: int) -> "HttpServer":
         """Serve from now on. Raises AddressUnusable."""
+        from everbeat.run.httpd import HttpServer, kept, said  # a megabyte that most workers do without
+
         pages = {
             "/livez": said(self._health.live),
             "/readyz": said(self._health.ready),
