@@ -111,6 +111,8 @@ class Bench:
         self._progress.update(self._bar, description=f"floor of {store}", completed=0, total=None)
         try:
             self._add(side.measure_floor(store, self._scale.factor, self._running), [])
+            if store == "postgresql" and self._wants("enqueue"):
+                self._add(side.measure_pgbench(self._scale.factor, self._running), [])
         except (NotInstalled, side.Unmeasured) as error:
             self.missing.append(Missing(subject=f"floor of {store}", reason=str(error)))
 

@@ -34,6 +34,9 @@ class Found:
         return None if self.found is None else self.found >= self.wanted
 
 
+PGBENCH = "pgbench"
+"""One INSERT per commit into Everbeat's own table, by PostgreSQL's own benchmark."""
+CLIENTS = {"enqueue.single": "one thread", **{f"enqueue.threads.{n}": f"{n} threads" for n in (4, 8, 16)}}
 DURABLE_HUEY = ("default", "4 threads", "results")
 AIMS = [
     Aim(what="async no-ops against huey", store="sqlite", key="drain.async", peer="huey", peer_key="drain.sync",
@@ -42,12 +45,18 @@ AIMS = [
         peer="huey", peer_key="drain.sync", times=4, variants=DURABLE_HUEY),
     Aim(what="async no-ops against pgqueuer", store="postgresql", key="drain.async", peer="pgqueuer",
         peer_key="drain.async", times=1.5),
+    Aim(what="async no-ops against pgqueuer without settings", store="postgresql", key="drain.async", peer="pgqueuer",
+        peer_key="drain.async", times=2.5, variants=("default",)),
     Aim(what="bulk enqueue against pgqueuer", store="postgresql", key="enqueue.bulk", peer="pgqueuer",
         peer_key="enqueue.bulk", times=1.5),
     Aim(what="sync process slots, frames, against Celery's processes", store="postgresql", key="drain.sync.frames",
         peer="celery", peer_key="drain.sync", times=12),
     Aim(what="sync process slots, frames, against dramatiq's threads", store="postgresql", key="drain.sync.frames",
         peer="dramatiq", peer_key="drain.sync", times=2),
+    *(Aim(what=f"single enqueue, {clients}, against pgbench", store="postgresql", key=key, peer=PGBENCH, peer_key=key,
+          times=0.8) for key, clients in CLIENTS.items()),
+    *(Aim(what="async drain with 5,000,000 ended tasks against none", store=store, key="growth.5m", peer="everbeat",
+          peer_key="growth.0", times=0.9) for store in ("sqlite", "postgresql")),
 ]  # fmt: skip
 
 
@@ -72,6 +81,11 @@ def floor_of(run: Run, figure: Figure) -> Figure | None:
 
 def _ratio(run: Run, aim: Aim) -> float | None:
     own = run.find(aim.key, store=aim.store)
-    theirs = [f for f in run.find(aim.peer_key, subject=aim.peer) if not aim.variants or f.variant in aim.variants]
+    store = aim.store if aim.peer == "everbeat" else None
+    theirs = [
+        figure
+        for figure in run.find(aim.peer_key, subject=aim.peer, store=store)
+        if not aim.variants or figure.variant in aim.variants
+    ]
     best = max((figure.median for figure in theirs), default=0.0)
     return own[0].median / best if own and best else None

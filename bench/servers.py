@@ -115,6 +115,14 @@ class Postgres(Server):
         self._psql("postgres", f"CREATE DATABASE {name}")
         return f"postgresql://{USER}@127.0.0.1:{self.port}/{name}"
 
+    def pgbench(self, url: str, script: str, *, clients: int, seconds: int) -> float:
+        """Transactions per second."""
+        file = self.directory / "script.sql"
+        file.write_text(script.strip().replace("\n", " ") + "\n")
+        said = self._run("pgbench", "-n", "-M", "prepared", "-f", str(file), "-c", str(clients), "-j", "2", "-T",
+                         str(seconds), url)  # fmt: skip
+        return float(said.partition("tps = ")[2].split()[0])
+
     def _await_answer(self) -> None:
         give_up = time.monotonic() + START_SECONDS
         while True:
@@ -130,12 +138,13 @@ class Postgres(Server):
     def _psql(self, database: str, statement: str) -> None:
         self._run("psql", "-X", "-q", "-h", "127.0.0.1", "-p", str(self.port), "-U", USER, "-c", statement, database)
 
-    def _run(self, program: str, *words: str) -> None:
+    def _run(self, program: str, *words: str) -> str:
         done = subprocess.run(
             [self._bin / program, *words], cwd="/", capture_output=True, text=True, check=False, **self._identity
         )
         if done.returncode:
             raise NotInstalled(f"{program}: {done.stdout}{done.stderr}".strip())
+        return str(done.stdout)
 
     def _runnable(self, binaries: Path) -> Path:
         """There, or in a copy of the installation and of the libraries beside it that this user can read."""
@@ -211,6 +220,11 @@ class Servers:
 
     def resume(self, kind: str) -> None:
         self._server(kind).resume()
+
+    def pgbench(self, url: str, script: str, *, clients: int, seconds: int) -> float:
+        server = self._server("postgresql")
+        assert isinstance(server, Postgres)
+        return server.pgbench(url, script, clients=clients, seconds=seconds)
 
     @property
     def kinds(self) -> list[str]:

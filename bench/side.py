@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.aims import PGBENCH
 from bench.environments import ROOT, NotInstalled, environment, version_of
-from bench.limit import sqlite
+from bench.limit import pgbench, sqlite
 from bench.peers.catalogue import Peer
 from bench.servers import Servers
 from everbeat.bench.figures import Better, Figure, Missing
@@ -20,7 +21,7 @@ from everbeat.bench.machine import Watch
 JOB_SECONDS = 400
 TITLES: dict[str, tuple[str, str, Better]] = {
     "enqueue.single": ("single enqueue, one thread", "tasks/s", "higher"),
-    "enqueue.threads": ("single enqueue, 16 threads", "tasks/s", "higher"),
+    **{f"enqueue.threads.{n}": (f"single enqueue, {n} threads", "tasks/s", "higher") for n in (4, 8, 16)},
     "enqueue.bulk": ("bulk enqueue", "tasks/s", "higher"),
     "drain.sync": ("drain, sync", "tasks/s", "higher"),
     "drain.sync.single": ("drain, one at a time", "tasks/s", "higher"),
@@ -142,6 +143,15 @@ def measure_floor(store: str, scale: float, servers: Servers) -> Iterable[Figure
         found = run_json([environment("limit"), "-m", "bench.limit.postgres", url, str(scale)], {})
     busy = watch.foreign_cores()
     return [figure(key, samples, subject="limit", store=store, foreign_cores=busy) for key, samples in found.items()]
+
+
+def measure_pgbench(scale: float, servers: Servers) -> Iterable[Figure]:
+    """Raises NotInstalled."""
+    watch = Watch(servers.pids)
+    found = pgbench.samples(servers, scale)
+    busy = watch.foreign_cores()
+    return [figure(key, samples, subject=PGBENCH, store="postgresql", foreign_cores=busy)
+            for key, samples in found.items()]  # fmt: skip
 
 
 def figure(key: str, samples: list[float], **who: object) -> Figure:

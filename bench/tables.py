@@ -55,6 +55,7 @@ def render(run: Run, source: str) -> str:
     lines += _side_by_side(run)
     lines += _promises(run)
     lines += _missing(run)
+    lines += _durations(run)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -212,6 +213,17 @@ def _missing(run: Run) -> list[str]:
     if not run.missing:
         return []
     return ["## Not measured", "", *(f"- {_flat(one.subject)}: {_flat(one.reason)}" for one in run.missing), ""]
+
+
+def _durations(run: Run) -> list[str]:
+    """The ten measures that took longest, so that nobody waits for what nobody needs."""
+    timed = [(figure.took_seconds, figure) for figure in run.figures if figure.took_seconds is not None]
+    if not timed:
+        return []
+    longest = sorted(timed, key=lambda one: one[0], reverse=True)[:10]
+    total = sum(took for took, _ in timed)
+    said = [f"{figure.title} ({STORES.get(figure.store, figure.store)}) {took:.0f} s" for took, figure in longest]
+    return ["## What took longest", "", f"Of {total:.0f} s for Everbeat itself: {', '.join(said)}.", ""]
 
 
 def _others(figure: Figure) -> str:

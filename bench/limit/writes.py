@@ -69,7 +69,7 @@ def samples(writer: Writer, scale: float) -> dict[str, list[float]]:
     some, many = max(100, round(2_000 * scale)), max(1_000, round(50_000 * scale))
     found = {
         "enqueue.single": [single(writer, some) for _ in range(5)],
-        "enqueue.threads": [together(writer, max(320, round(8_000 * scale)), 16) for _ in range(5)],
+        "enqueue.threads.16": [together(writer, max(320, round(8_000 * scale)), 16) for _ in range(5)],
         "enqueue.bulk": [together(writer, many, many) for _ in range(5)],
     }
     _finish(writer)

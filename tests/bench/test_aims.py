@@ -30,6 +30,19 @@ def test_settings_that_give_up_durability_do_not_count() -> None:
     assert (aim.found, aim.reached) == (9.0, True)
 
 
+def test_growth_is_held_against_the_same_store_without_it() -> None:
+    found = against_peers(
+        run(
+            figure(80.0, key="growth.5m", store="sqlite"),
+            figure(100.0, key="growth.0", store="sqlite"),
+            figure(400.0, key="growth.0", store="postgresql"),
+        )
+    )
+
+    grown = [one for one in found if one.what.startswith("async drain with 5,000,000")]
+    assert [(one.found, one.reached) for one in grown] == [(0.8, False), (None, None)]
+
+
 def test_what_was_not_measured_is_neither_reached_nor_missed() -> None:
     assert {(one.found, one.reached) for one in against_peers(run(figure(1.0, store="sqlite")))} == {(None, None)}
 

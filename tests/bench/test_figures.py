@@ -45,6 +45,8 @@ def test_a_single_sample_is_all_of_them() -> None:
         ("under 1", [1.0], False),
         ("p50 under 4", [1.0, 3.0, 90.0], True),
         ("p95 under 5", [1.0, 3.0, 90.0], False),
+        ("p50 under 4 and p95 under 5", [1.0, 3.0, 90.0], False),
+        ("p50 under 4 and p95 under 91", [1.0, 3.0, 90.0], True),
         ("", [1.0], None),
     ],
 )

@@ -100,6 +100,6 @@ def test_the_floor_has_a_figure_for_each_way_of_writing() -> None:
     figures = list(measure_floor("sqlite", 0.01, Servers()))
 
     assert {figure.key for figure in figures} == {
-        "enqueue.single", "enqueue.threads", "enqueue.bulk", "drain.sync.single", "drain.sync.frames", "drain.async",
+        "enqueue.single", "enqueue.threads.16", "enqueue.bulk", "drain.sync.single", "drain.sync.frames", "drain.async",
     }  # fmt: skip
     assert all(min(figure.samples) > 0 and figure.key in TITLES for figure in figures)

@@ -1,7 +1,9 @@
 """Take measures one after the other, and make a run of them."""
 
 import subprocess
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,8 +15,6 @@ from everbeat.bench.place import Failed, Ground
 from everbeat.bench.scale import Scale
 from everbeat.errors import EverbeatError
 
-RATE = "tasks/s"
-"""What a rate should be depends on the store: these targets are those of SQLite."""
 Show = Callable[[str, int, int | None], None]
 """What is measured now, how many are done, and of how many."""
 
@@ -26,17 +26,20 @@ def take(
     figures: list[Figure] = []
     missing: list[Missing] = []
     for number, measure in enumerate(measures):
+        if measure.only_on not in (None, ground.store):
+            continue
         show(measure.title, number, len(measures))
         if not scale.includes(measure.least):
             missing.append(Missing(subject=measure.key, reason=f"only with --scale {measure.least}"))
             continue
-        watch = machine.Watch(also)
+        watch, began = machine.Watch(also), time.monotonic()
         try:
             samples = measure.take(ground, scale.factor)
         except (Failed, EverbeatError, OSError, subprocess.SubprocessError) as error:
             missing.append(Missing(subject=measure.key, reason=f"{type(error).__name__}: {error}"))
             continue
-        figures.append(_figure(ground, measure, samples, watch.foreign_cores()))
+        taken = _figure(ground, measure, samples, watch.foreign_cores())
+        figures.append(replace(taken, took_seconds=round(time.monotonic() - began, 1)))
     return figures, missing
 
 
@@ -46,7 +49,7 @@ def _figure(ground: Ground, measure: Measure, samples: list[float], foreign_core
         title=measure.title,
         unit=measure.unit,
         better=measure.better,
-        target=measure.target if ground.store == "sqlite" or measure.unit != RATE else "",
+        target=measure.target_on(ground.store),
         samples=[round(sample, 4) for sample in samples],
         store=ground.store,
         version=__version__,

@@ -7,10 +7,13 @@ import time
 
 from everbeat.bench.place import Ground, until
 from everbeat.bench.tasks import read
+from everbeat.store import filling
 
 WARM_UP = 5
 PAUSE_SECONDS = 0.02
 STAY_SECONDS = 60.0
+SETTLE_SECONDS = 1.0
+"""After so long the heir has seen the session of the other one."""
 
 
 def pickup(ground: Ground, scale: float) -> list[float]:
@@ -57,17 +60,26 @@ def child_death(ground: Ground, scale: float) -> list[float]:
 
 def worker_death(ground: Ground, scale: float) -> list[float]:
     """kill -9 of a worker's supervisor to the begin of its tasks on a second, idle worker."""
-    samples = []
-    for _ in range(max(1, round(20 * scale))):
-        with ground.place() as place:
-            victim = place.worker("--name", "victim", processes=2)
-            paths = [place.directory / f"w{number}" for number in range(2)]
-            for path in paths:
-                place.works.stamp_and_stay.enqueue(str(path), STAY_SECONDS)
-            until(lambda paths=paths: all(read(path) for path in paths))  # type: ignore[misc]
-            place.worker("--name", "heir", "--drain-timeout", "0", processes=2)
-            killed = time.monotonic_ns()
-            os.kill(victim.pid, signal.SIGKILL)
-            until(lambda paths=paths: all(len(read(path)) == 2 for path in paths))  # type: ignore[misc]
-            samples += [(read(path)[1][0] - killed) / 1e6 for path in paths]
-    return samples
+    return [sample for _ in range(max(1, round(10 * scale))) for sample in _death(ground, is_far=False)]
+
+
+def host_death(ground: Ground, scale: float) -> list[float]:
+    """The same, with a second worker to which the first is one of another machine: nothing of it can be looked at."""
+    return [sample for _ in range(max(1, round(8 * scale))) for sample in _death(ground, is_far=True)]
+
+
+def _death(ground: Ground, *, is_far: bool) -> list[float]:
+    with ground.place() as place:
+        victim = place.worker("--name", "victim", processes=2)
+        if is_far:
+            filling.move_away(place.store, "victim")
+        paths = [place.directory / f"w{number}" for number in range(2)]
+        for path in paths:
+            place.works.stamp_and_stay.enqueue(str(path), STAY_SECONDS)
+        until(lambda: all(read(path) for path in paths))
+        place.worker("--name", "heir", "--drain-timeout", "0", processes=2)
+        time.sleep(SETTLE_SECONDS if is_far else 0)
+        killed = time.monotonic_ns()
+        os.kill(victim.pid, signal.SIGKILL)
+        until(lambda: all(len(read(path)) == 2 for path in paths))
+        return [(read(path)[1][0] - killed) / 1e6 for path in paths]

@@ -40,6 +40,7 @@ SELECT 'ended-' || CAST(100000000 + n AS TEXT), :name, 'default', 100, :args, 'C
        n * {SPREAD}, n * {SPREAD}, 1, 1, :result
   FROM numbers"""
 
+MOVE_AWAY = "UPDATE everbeat_workers SET boot_id = 'another kernel', hostname = 'elsewhere' WHERE name = ?"
 SILENCE = "UPDATE everbeat_workers SET beat_mono = 0 WHERE id = ?"
 
 # everbeat_tasks_ended
@@ -71,6 +72,12 @@ def silence(store: Store, worker_id: str) -> None:
     """As if it had not beaten for very long."""
     with _database(store).write() as tx:
         tx.run(SILENCE, (worker_id,))
+
+
+def move_away(store: Store, name: str) -> None:
+    """As if this worker had registered on another machine."""
+    with _database(store).write() as tx:
+        tx.run(MOVE_AWAY, (name,))
 
 
 def now_us(store: Store) -> int:
