@@ -21,6 +21,12 @@ def test_every_kind_of_task_is_sent_under_an_id_of_its_own_before_the_time_is_ov
     assert all((sending.key is not None) is (sending.kind is Kind.EXCLUSIVE) for sending in plan.sendings)
 
 
+def test_tasks_are_sent_almost_to_the_end_of_a_long_drill() -> None:
+    plan = plan_for(seed=7, seconds=3600, workers=3, tasks=36_000)
+
+    assert 3589 < plan.sendings[-1].at < 3590
+
+
 def test_every_deed_is_done_but_the_database_is_left_alone_without_permission() -> None:
     plan = plan_for(seed=7, seconds=60, workers=3, tasks=1)
     permitted = plan_for(seed=7, seconds=60, workers=3, tasks=1, may_kill_database=True)

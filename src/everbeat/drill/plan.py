@@ -22,6 +22,8 @@ LONG_ENOUGH_SECONDS = 30.0
 """A drill shorter than this has no time for that."""
 SENDING_SHARE = 0.8
 """The tasks are sent during this part of the time, so that the last of them are met by violence, too."""
+LAST_SECONDS = 10.0
+"""But of a long drill only so much is left after the last one."""
 
 
 class Kind(StrEnum):
@@ -100,9 +102,8 @@ class Plan:
 def plan_for(*, seed: int, seconds: float, workers: int, tasks: int, may_kill_database: bool = False) -> Plan:
     chance = Random(seed)
     mark = f"drill-{chance.getrandbits(32):08x}"
-    sendings = tuple(
-        _sending(chance, f"{mark}-{number}", at=seconds * SENDING_SHARE * number / tasks) for number in range(tasks)
-    )
+    sending_for = max(seconds * SENDING_SHARE, seconds - LAST_SECONDS)
+    sendings = tuple(_sending(chance, f"{mark}-{number}", at=sending_for * number / tasks) for number in range(tasks))
     deeds = list(Deed)
     if not may_kill_database:
         deeds.remove(Deed.KILL_DATABASE)
