@@ -116,6 +116,41 @@ def cluster() -> Iterator[Cluster]:
     cluster.remove()
 
 
+def test_of_many_hosts_that_are_lost_at_once_nothing_is_taken_before_their_silence_tells(
+    make_hosts: MakeHosts, a_database: EmptyDatabase
+) -> None:
+    """PROTOCOL 12: three, and half or more of all. It looks like the server or the network, so the grace is not enough;
+    what they held is recovered all the same, by the threshold."""
+    hosts = make_hosts(
+        a_database.url(),
+        session_grace_ms=500,
+        runner_heartbeat_interval_ms=1_000,
+        claimer_heartbeat_interval_ms=1_000,
+        running_stale_threshold_ms=6_000,
+        claimed_stale_threshold_ms=6_000,
+        check_interval_ms=1_000,
+    )
+    victims = [hosts.worker(f"victim-{number}", "--queues", f"q{number}") for number in range(3)]
+    sent = [hosts.send("again", queue=f"q{number}") for number in range(3)]
+    for task_id in sent:
+        hosts.until_started(task_id)
+    heir = hosts.worker("heir")
+    for victim in victims:
+        hosts.until_seen(victim, by=heir)
+
+    for victim in victims:
+        victim.signal(signal.SIGKILL)
+    hosts.open()
+    again = [hosts.result(task_id) for task_id in sent]
+
+    assert again == [hosts.starts(task_id)[1].fence for task_id in sent]
+    for task_id, victim in zip(sent, victims, strict=True):
+        (recovered,) = hosts.task(task_id).history
+        assert f"worker {victim.id} on" in str(recovered.reason)
+        assert "silent for" in str(recovered.reason)
+    assert set(hosts.events("worker.dead")) == {victim.id for victim in victims}
+
+
 def test_when_the_server_restarts_itself_nobody_is_declared_dead_and_nothing_runs_twice(
     cluster: Cluster, make_hosts: MakeHosts
 ) -> None:
