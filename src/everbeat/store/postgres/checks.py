@@ -9,13 +9,14 @@ import psycopg
 from everbeat.model.integrity import Checkpoint, IntegrityResult
 from everbeat.store.postgres.connection import Connection, PostgresDatabase
 
-HAS_AMCHECK = "SELECT 1 FROM pg_extension WHERE extname = 'amcheck'"
+AMCHECK = "SELECT extnamespace::regnamespace::text FROM pg_extension WHERE extname = 'amcheck'"
 INDEXES = """
 SELECT c.oid::regclass::text, c.oid::bigint FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
   JOIN pg_class t ON t.oid = i.indrelid JOIN pg_am a ON a.oid = c.relam
  WHERE t.relname LIKE 'everbeat\\_%%' AND t.relnamespace = current_schema()::regnamespace AND a.amname = 'btree'
  ORDER BY c.relpages"""
-CHECK_INDEX = "SELECT bt_index_check(%s::bigint::oid::regclass, true)"
+# By the schema it is in, which need not be ours.
+CHECK_INDEX = "SELECT {amcheck}.bt_index_check(%s::bigint::oid::regclass, true)"
 INVALID = """
 SELECT c.oid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
   JOIN pg_class t ON t.oid = i.indrelid
@@ -25,6 +26,10 @@ SELECT pid, application_name, extract(epoch FROM clock_timestamp() - xact_start)
  WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
    AND datname = current_database()
  ORDER BY xact_start LIMIT 1"""
+PREPARED = """
+SELECT gid, extract(epoch FROM clock_timestamp() - prepared) FROM pg_prepared_xacts
+ WHERE database = current_database() ORDER BY prepared LIMIT 1"""
+LIMIT = "SELECT set_config('statement_timeout', %s, true)"
 OLD_SECONDS = 300
 
 
@@ -35,16 +40,12 @@ class Checks:
         began = time.monotonic()
         with self.database.session() as connection:
             errors = [f"index {name} is not valid" for (name,) in connection.execute(INVALID)]
-            warnings = list(_old_transaction(connection))
-            has_amcheck = connection.execute(HAS_AMCHECK).fetchone() is not None
-            complete = True
-            for name, oid in connection.execute(INDEXES).fetchall() if has_amcheck else ():
-                if time.monotonic() - began > budget:
-                    complete = False
-                    break
-                errors += _check_index(connection, name, oid)
-        if not has_amcheck:
+            warnings = _old_transactions(connection)
+            checked = _check_indexes(connection, give_up=began + budget)
+        if checked is None:
             warnings.append("indexes were not checked: CREATE EXTENSION amcheck lets everbeat do it")
+        found, complete = checked or ([], True)
+        errors += found
         return IntegrityResult(
             passed=not errors, errors=errors, warnings=warnings, complete=complete,
             duration=timedelta(seconds=time.monotonic() - began),
@@ -64,23 +65,49 @@ class Checks:
         return Checkpoint()
 
 
-def _check_index(connection: Connection, name: str, oid: int) -> list[str]:
+def _check_indexes(connection: Connection, *, give_up: float) -> tuple[list[str], bool] | None:
+    """What is wrong with them, and whether all were checked; None: amcheck is not there."""
+    amcheck = connection.execute(AMCHECK).fetchone()
+    if amcheck is None:
+        return None
+    errors: list[str] = []
+    for name, oid in connection.execute(INDEXES).fetchall():
+        found = _check_index(connection, CHECK_INDEX.format(amcheck=amcheck[0]), name, oid, give_up - time.monotonic())
+        if found is None:
+            return errors, False
+        errors += found
+    return errors, True
+
+
+def _check_index(connection: Connection, check: str, name: str, oid: int, seconds: float) -> list[str] | None:
+    """None: it takes longer than that, or somebody has locked the table."""
     try:
-        connection.execute(CHECK_INDEX, (oid,))
+        with connection.transaction():
+            connection.execute(LIMIT, (str(max(1, round(seconds * 1000))),))  # 0 would be no limit
+            connection.execute(check, (oid,))
     except (psycopg.errors.IndexCorrupted, psycopg.errors.DataCorrupted) as error:
         return [f"index {name}: {str(error).splitlines()[0]}. REINDEX INDEX {name} makes it anew"]
+    except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
+        return None
     except psycopg.errors.InsufficientPrivilege:
         return []
     return []
 
 
-def _old_transaction(connection: Connection) -> list[str]:
+def _old_transactions(connection: Connection) -> list[str]:
     """The oldest one keeps dead rows from being removed, and claims read past them."""
-    row = connection.execute(OLDEST).fetchone()
-    if row is None or row[2] < OLD_SECONDS:
-        return []
-    pid, name, age = row
-    return [
-        f"a transaction of backend {pid} ({name or 'unnamed'}) is open since {age / 60:.0f} minutes: dead rows pile up "
-        f"behind it and slow every claim. End it: SELECT pg_terminate_backend({pid})"
-    ]
+    found: list[str] = []
+    active, prepared = connection.execute(OLDEST).fetchone(), connection.execute(PREPARED).fetchone()
+    if active is not None and active[2] >= OLD_SECONDS:
+        pid, name, age = active
+        found.append(
+            f"a transaction of backend {pid} ({name or 'unnamed'}) is open since {age / 60:.0f} minutes: dead rows "
+            f"pile up behind it and slow every claim. End it: SELECT pg_terminate_backend({pid})"
+        )
+    if prepared is not None and prepared[1] >= OLD_SECONDS:
+        gid, age = prepared
+        found.append(
+            f"the prepared transaction {gid} is open since {age / 60:.0f} minutes: dead rows pile up behind it and "
+            f"slow every claim. End it: COMMIT PREPARED or ROLLBACK PREPARED"
+        )
+    return found

@@ -14,11 +14,36 @@ from everbeat.store.transaction import Transaction
 from everbeat.store.verbs.records import add_events, text
 
 LISTED = 10
+TERMINAL = ", ".join(f"'{state}'" for state in TaskStatus if state.is_terminal)
 TEN_YEARS_US = 10 * 366 * 86_400 * 1_000_000
 
 # A walk through the table; asked only when the integrity check says that there are some.
 UNKNOWN_STATES = f"""
 SELECT id, status FROM everbeat_tasks WHERE status NOT IN ({", ".join(f"'{state}'" for state in TaskStatus)}) LIMIT ?"""
+
+# As the one above.
+IMPOSSIBLE = f"""
+SELECT id, status, why FROM (
+    SELECT id, status, CASE
+           WHEN status IN ('CLAIMED', 'RUNNING') AND worker_id IS NULL THEN 'nobody owns it; recovery decides about it'
+           WHEN status = 'PENDING' AND worker_id IS NOT NULL THEN 'it has an owner'
+           WHEN status = 'RUNNING' AND started_at IS NULL THEN 'it has no start'
+           WHEN status IN ({TERMINAL}) AND finished_at IS NULL THEN 'it has no end'
+           WHEN status IN ('PENDING', 'CLAIMED', 'RUNNING') AND finished_at IS NOT NULL THEN 'it has an end'
+           END AS why
+      FROM everbeat_tasks) AS every
+ WHERE why IS NOT NULL LIMIT ?"""
+
+# everbeat_tasks_owned
+OWNERS_WITHOUT_ROWS = """
+SELECT t.worker_id, count(*) FROM everbeat_tasks t
+ WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.worker_id IS NOT NULL
+   AND NOT EXISTS (SELECT 1 FROM everbeat_workers w WHERE w.id = t.worker_id)
+ GROUP BY t.worker_id LIMIT ?"""
+
+BEATS_WITHOUT_TASKS = """
+SELECT count(*) FROM everbeat_heartbeats h
+ WHERE NOT EXISTS (SELECT 1 FROM everbeat_tasks t WHERE t.id = h.task_id)"""
 
 # everbeat_tasks_due
 FAR_FUTURE = """
@@ -41,8 +66,7 @@ CLEAR_DEGRADED = "DELETE FROM everbeat_meta WHERE key = 'degraded'"
 def inconsistencies(tx: Transaction, *, scan: bool) -> Iterator[str]:
     """In words, a few of each kind. `scan`: also those that only a walk through all tasks finds."""
     if scan:
-        for task_id, status in tx.rows(UNKNOWN_STATES, (LISTED,)):
-            yield f"task {task_id} is in no known state ({status}); it is left alone"
+        yield from _found_by_walking(tx)
     for task_id, due_at in tx.rows(FAR_FUTURE, (tx.now + TEN_YEARS_US, LISTED)):
         said = f"{moment(due_at):%Y-%m-%d}" if isinstance(due_at, int) else repr(due_at)
         yield f"task {task_id} waits for a time in the far future ({said})"
@@ -50,6 +74,18 @@ def inconsistencies(tx: Transaction, *, scan: bool) -> Iterator[str]:
     if boot is not None:
         for (worker_id,) in tx.rows(FUTURE_BEATS, (boot[0], tx.mono + 60_000_000, LISTED)):
             yield f"worker {worker_id} has a heartbeat in the future; it counts as silent"
+
+
+def _found_by_walking(tx: Transaction) -> Iterator[str]:
+    for task_id, status in tx.rows(UNKNOWN_STATES, (LISTED,)):
+        yield f"task {task_id} is in no known state ({status}); it is left alone"
+    for task_id, status, why in tx.rows(IMPOSSIBLE, (LISTED,)):
+        yield f"task {task_id} is {status}, but {why}"
+    for worker_id, count in tx.rows(OWNERS_WITHOUT_ROWS, (LISTED,)):
+        yield f"worker {worker_id} owns tasks ({count}), but there is no such worker; recovery decides about them"
+    beats = tx.one(BEATS_WITHOUT_TASKS)
+    if beats is not None and beats[0]:
+        yield f"there are heartbeats ({beats[0]}) of tasks that are not there; retention removes them"
 
 
 def is_behind(tx: Transaction, marks: frozenset[tuple[int, int]]) -> bool:
