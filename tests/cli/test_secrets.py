@@ -188,8 +188,6 @@ def test_ten_megabytes_travel_and_twenty_are_refused_with_words(vault: Everbeat,
 
 SHADOWED = (
     "rich",
-    "typer",
-    "click",
     "msgspec",
     "json",
     "sqlite3",

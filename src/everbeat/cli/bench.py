@@ -3,16 +3,15 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from everbeat.bench.scale import Scale
 from everbeat.cli import which
+from everbeat.cli.grammar import Option
 
 
 def bench(
     db: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--db",
             metavar="URL",
             help="Measure beside this store: on the same disk, in the same database. Default: a temporary SQLite file.",
@@ -20,16 +19,16 @@ def bench(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="WORD", help="Only these measures, such as drain or latency.pickup; may be repeated."),
+        Option(metavar="WORD", help="Only these measures, such as drain or latency.pickup; may be repeated."),
     ] = None,
-    scale: Annotated[Scale, typer.Option(help="How much work; millions of rows only with full.")] = Scale.NORMAL,
+    scale: Annotated[Scale, Option(help="How much work; millions of rows only with full.")] = Scale.NORMAL,
     processes: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Of each worker. Default: the processors it may use.")
+        int | None, Option(min=1, max=1024, help="Of each worker. Default: the processors it may use.")
     ] = None,
     compare: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Set the figures of an earlier run (its --json) beside these.")
+        Path | None, Option(metavar="FILE", help="Set the figures of an earlier run (its --json) beside these.")
     ] = None,
-    show_list: Annotated[bool, typer.Option("--list", help="Only say what can be measured.")] = False,
+    show_list: Annotated[bool, Option("--list", help="Only say what can be measured.")] = False,
     as_json: which.AsJson = False,
 ) -> None:
     """Measure Everbeat on this machine.

@@ -8,8 +8,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-import typer
-
 from everbeat.bench.catalogue import MEASURES, Measure, matching
 from everbeat.bench.compare import Compared, compared
 from everbeat.bench.figures import FORMAT, Figure, NoRun, Run, number, read_run, times
@@ -18,6 +16,7 @@ from everbeat.bench.scale import Scale
 from everbeat.bench.taking import Recorder, take
 from everbeat.cli import out
 from everbeat.cli.ends import FAILED, USAGE, Refused
+from everbeat.cli.grammar import Misused
 from everbeat.config import broker_from_url
 from everbeat.report.text import Column, clean
 from everbeat.secrecy import without_passwords
@@ -26,7 +25,7 @@ from everbeat.secrecy import without_passwords
 def chosen(only: Sequence[str] | None) -> list[Measure]:
     measures = matching(word for given in only or () for word in given.split(","))
     if not measures:
-        raise typer.BadParameter(f"nothing is called {', '.join(only or ())}; see everbeat bench --list")
+        raise Misused(f"nothing is called {', '.join(only or ())}; see everbeat bench --list")
     return measures
 
 
@@ -51,7 +50,7 @@ def measure(
     else:
         _show(run, ground, earlier)
     if not run.figures:
-        raise typer.Exit(FAILED)
+        raise SystemExit(FAILED)
 
 
 def _read(path: Path) -> Run:

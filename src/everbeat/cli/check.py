@@ -2,10 +2,9 @@
 
 from typing import Annotated, Any
 
-import typer
-
 from everbeat.cli import application, out
 from everbeat.cli.ends import FAILED
+from everbeat.cli.grammar import Argument
 from everbeat.cli.which import AsJson
 from everbeat.report.text import Column, clean, counted
 
@@ -16,7 +15,7 @@ COLUMNS = (
 
 
 def check(
-    target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The application, as for worker start.")],
+    target: Annotated[str, Argument(metavar="MODULE:APP", help="The application, as for worker start.")],
     json: AsJson = False,
 ) -> None:
     """Check an application without running it. Exit 1 if something in it can not work.
@@ -30,7 +29,7 @@ def check(
     else:
         _print(target, said)
     if said["problems"]:
-        raise typer.Exit(FAILED)
+        raise SystemExit(FAILED)
 
 
 def _print(target: str, said: dict[str, Any]) -> None:

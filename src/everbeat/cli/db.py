@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from everbeat.cli import out, which
 from everbeat.cli.ends import FAILED, Refused
+from everbeat.cli.grammar import Argument, Group, Option
 from everbeat.cli.orders import DryRun, Yes
 from everbeat.cli.person import actor
 from everbeat.config import AppConfig
@@ -19,7 +18,7 @@ from everbeat.report.text import clean, counted, fields, plain, span
 from everbeat.store.interface import Maintenance
 from everbeat.store.open import maintenance_of
 
-app = typer.Typer(help="The store as a whole: schema, health, copies.", no_args_is_help=True, rich_markup_mode=None)
+app = Group("The store as a whole: schema, health, copies.")
 
 MIB = 1024 * 1024
 CHECK_SECONDS = 86_400.0
@@ -32,9 +31,9 @@ CHECK_SECONDS = 86_400.0
 @app.command()
 def migrate(
     check: Annotated[
-        bool, typer.Option("--check", help="Only say whether there is something to do: exit 0 if not, 1 if so.")
+        bool, Option("--check", help="Only say whether there is something to do: exit 0 if not, 1 if so.")
     ] = False,
-    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL that would be run, and do nothing.")] = False,
+    sql: Annotated[bool, Option("--sql", help="Print the SQL that would be run, and do nothing.")] = False,
     db: which.Db = None,
     app: which.App = None,
     as_json: which.AsJson = False,
@@ -71,7 +70,7 @@ def _look(maintenance: Maintenance, *, sql: bool, as_json: bool) -> None:
         todo = "current" if schema.is_current else f"{schema.newest} is needed; run: everbeat db migrate"
         out.say(f"{clean(maintenance.location)} has {found}: {todo}")
     if not (schema.is_current or sql):
-        raise typer.Exit(FAILED)
+        raise SystemExit(FAILED)
 
 
 # -- health -----------------------------------------------------------------------------------------------------------
@@ -97,7 +96,7 @@ def check(db: which.Db = None, app: which.App = None, as_json: which.AsJson = Fa
     else:
         _show_integrity(location, result)
     if not result.passed:
-        raise typer.Exit(FAILED)
+        raise SystemExit(FAILED)
 
 
 def _show_integrity(location: str, result: IntegrityResult) -> None:
@@ -135,7 +134,7 @@ def checkpoint(db: which.Db = None, app: which.App = None, as_json: which.AsJson
 
 @app.command()
 def backup(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="The new file. Nothing is overwritten.")],
+    path: Annotated[Path, Argument(metavar="PATH", help="The new file. Nothing is overwritten.")],
     db: which.Db = None,
     app: which.App = None,
     as_json: which.AsJson = False,
@@ -155,7 +154,7 @@ def backup(
 
 @app.command()
 def restore(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A backup made by `db backup`.")],
+    path: Annotated[Path, Argument(metavar="PATH", help="A backup made by `db backup`.")],
     dry_run: DryRun = False,
     yes: Yes = False,
     db: which.Db = None,

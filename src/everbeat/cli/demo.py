@@ -10,11 +10,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-import typer
-
 from everbeat.cli import out
 from everbeat.cli.demo_stage import Stage, is_running, stage
 from everbeat.cli.ends import Refused
+from everbeat.cli.grammar import Option
 from everbeat.config import broker_from_url
 from everbeat.model import event
 from everbeat.model.event import EventInfo
@@ -38,7 +37,7 @@ SLOW_SECONDS = 6.0
 
 
 def demo(
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the store and the workers' logs, and say where.")] = False,
+    keep: Annotated[bool, Option("--keep", help="Keep the store and the workers' logs, and say where.")] = False,
 ) -> None:
     """Show the recovery of a killed worker, in a minute.
 

@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-import typer
-
 from everbeat.cli import out, which
 from everbeat.cli.ends import FAILED, USAGE, Refused
+from everbeat.cli.grammar import Option
 from everbeat.config import SQLiteConfig, broker_from_url
 from everbeat.report.text import Column, clean, counted, plain
 
@@ -27,25 +26,25 @@ SHOWN = 20
 def drill(
     db: Annotated[
         str | None,
-        typer.Option("--db", metavar="URL", help="Hold it in this store. Default: a temporary SQLite file."),
+        Option("--db", metavar="URL", help="Hold it in this store. Default: a temporary SQLite file."),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, max=100, help="Workers at once; those killed are replaced.")] = 3,
-    tasks: Annotated[int, typer.Option(min=1, max=1_000_000, help="Tasks to send.")] = 300,
-    seconds: Annotated[float, typer.Option(min=1, max=604_800, help="How long the violence lasts.")] = 20.0,
+    workers: Annotated[int, Option(min=1, max=100, help="Workers at once; those killed are replaced.")] = 3,
+    tasks: Annotated[int, Option(min=1, max=1_000_000, help="Tasks to send.")] = 300,
+    seconds: Annotated[float, Option(min=1, max=604_800, help="How long the violence lasts.")] = 20.0,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="The same tasks and the same deeds at the same moments as another time.")
+        int | None, Option(min=0, help="The same tasks and the same deeds at the same moments as another time.")
     ] = None,
     kill_database: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="COMMAND",
             help="Also kill the database server: this shell command must do it, and start the server again.",
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Hold it in a store that holds other tasks or serves other workers.")
+        bool, Option("--force", help="Hold it in a store that holds other tasks or serves other workers.")
     ] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep store, ledger and logs, and say where.")] = False,
+    keep: Annotated[bool, Option("--keep", help="Keep store, ledger and logs, and say where.")] = False,
     as_json: which.AsJson = False,
 ) -> None:
     """Kill and freeze workers, then account for every task.
@@ -84,7 +83,7 @@ def drill(
     else:
         _show(verdict, about)
     if not verdict.ok:
-        raise typer.Exit(FAILED)
+        raise SystemExit(FAILED)
 
 
 def _refuse_to_kill_a_file(db: str | None, command: str | None) -> None:

@@ -7,9 +7,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated
 
-import typer
-
 from everbeat.cli import given, out, which
+from everbeat.cli.grammar import Option
 from everbeat.model.event import EventInfo
 from everbeat.report.text import event_line
 from everbeat.store.interface import Store
@@ -23,11 +22,11 @@ LATE = 1000
 def events(
     since: Annotated[
         datetime | None,
-        typer.Option(parser=given.moment, metavar="TIME", help="Only later ones: 10m, 2h, or an ISO time."),
+        Option(parser=given.moment, metavar="TIME", help="Only later ones: 10m, 2h, or an ISO time."),
     ] = None,
-    task: Annotated[str | None, typer.Option(metavar="ID", help="Only those of one task.")] = None,
+    task: Annotated[str | None, Option(metavar="ID", help="Only those of one task.")] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Wait for more until Ctrl-C; begins now unless --since says otherwise.")
+        bool, Option("--follow", help="Wait for more until Ctrl-C; begins now unless --since says otherwise.")
     ] = False,
     db: which.Db = None,
     app: which.App = None,

@@ -4,32 +4,31 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Annotated
 
-import typer
-
 from everbeat.cli import given
+from everbeat.cli.grammar import Argument, Option
 from everbeat.model.state import TaskStatus
 from everbeat.store.interface import TaskFilter
 
 IDS_AT_ONCE = 500
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="These tasks; or filters instead.")]
+Ids = Annotated[list[str] | None, Argument(metavar="ID", help="These tasks; or filters instead.")]
 Statuses = Annotated[
     list[TaskStatus] | None,
-    typer.Option("--status", parser=given.status, metavar="STATUS", help="Only these; may be repeated."),
+    Option("--status", parser=given.status, metavar="STATUS", help="Only these; may be repeated."),
 ]
-Names = Annotated[list[str] | None, typer.Option("--name", help="Only tasks with this name; may be repeated.")]
-Queues = Annotated[list[str] | None, typer.Option("--queue", help="Only tasks of this queue; may be repeated.")]
+Names = Annotated[list[str] | None, Option("--name", help="Only tasks with this name; may be repeated.")]
+Queues = Annotated[list[str] | None, Option("--queue", help="Only tasks of this queue; may be repeated.")]
 Codes = Annotated[
     list[str] | None,
-    typer.Option("--error-code", help="Only tasks with this code, such as WORKER_CRASHED; may be repeated."),
+    Option("--error-code", help="Only tasks with this code, such as WORKER_CRASHED; may be repeated."),
 ]
 Since = Annotated[
     datetime | None,
-    typer.Option("--since", parser=given.moment, metavar="TIME", help="Created later than: 10m, 2h, or an ISO time."),
+    Option("--since", parser=given.moment, metavar="TIME", help="Created later than: 10m, 2h, or an ISO time."),
 ]
 OlderThan = Annotated[
     datetime | None,
-    typer.Option(
+    Option(
         "--older-than", parser=given.moment, metavar="TIME", help="Ended (else created) before: 30d, or an ISO time."
     ),
 ]

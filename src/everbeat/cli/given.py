@@ -5,8 +5,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import typer
-
+from everbeat.cli.grammar import Misused
 from everbeat.ids import name_problem
 from everbeat.model.state import TaskStatus
 
@@ -22,7 +21,7 @@ def moment(text: str) -> datetime:
             return datetime.now(UTC) - timedelta(**{UNITS[age[2]]: float(age[1])})
         said = datetime.fromisoformat(text.strip())
     except (ValueError, OverflowError) as error:
-        raise typer.BadParameter(f"{text!r} is not a time; use 30s, 10m, 2h, 1d or 2024-01-15T10:30:00Z") from error
+        raise Misused(f"{text!r} is not a time; use 30s, 10m, 2h, 1d or 2024-01-15T10:30:00Z") from error
     return said if said.utcoffset() is not None else said.replace(tzinfo=UTC)
 
 
@@ -30,7 +29,7 @@ def status(text: str) -> TaskStatus:
     try:
         return TaskStatus(text.strip().upper())
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no status; there are {', '.join(TaskStatus)}") from error
+        raise Misused(f"{text!r} is no status; there are {', '.join(TaskStatus)}") from error
 
 
 def names(text: str | None, what: str) -> tuple[str, ...] | None:
@@ -43,7 +42,7 @@ def names(text: str | None, what: str) -> tuple[str, ...] | None:
 def name(text: str, what: str) -> str:
     problem = name_problem(text, what)
     if problem is not None:
-        raise typer.BadParameter(problem)
+        raise Misused(problem)
     return text
 
 
@@ -52,9 +51,9 @@ def arguments(text: str) -> list[Any] | dict[str, Any]:
     try:
         value = json.loads(text, parse_constant=_not_json)
     except ValueError as error:
-        raise typer.BadParameter(f"--args is not JSON: {error}") from error
+        raise Misused(f"--args is not JSON: {error}") from error
     if not isinstance(value, list | dict):
-        raise typer.BadParameter(f"--args must be a JSON list or object, not {text}")
+        raise Misused(f"--args must be a JSON list or object, not {text}")
     return value
 
 
@@ -66,5 +65,5 @@ def address(text: str) -> tuple[str, int]:
     """`127.0.0.1:8080`, `[::1]:8080`; a port alone, or `:8080`, is on this machine only."""
     host, _, port = text.strip().rpartition(":")
     if not port.isdecimal() or int(port) > 65535 or (host.startswith("[") is not host.endswith("]")):
-        raise typer.BadParameter(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8080")
+        raise Misused(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8080")
     return host.strip("[]") or "127.0.0.1", int(port)

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
-import typer
-
 from everbeat.cli import out, which
 from everbeat.cli.ends import FAILED
+from everbeat.cli.grammar import Argument
 from everbeat.cli.worker import WorkerRow, is_lost, worker_rows
 from everbeat.model.worker import WorkerStatus
 from everbeat.report.text import clean, counted, span
@@ -15,7 +14,7 @@ from everbeat.store.interface import Store
 
 def health(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Name or id of a worker. Default: all of them together.")
+        str | None, Argument(metavar="NAME", help="Name or id of a worker. Default: all of them together.")
     ] = None,
     db: which.Db = None,
     app: which.App = None,
@@ -41,7 +40,7 @@ def health(
             out.say(f"degraded: {clean(degraded)}")
         out.say("\n".join(f"unhealthy: {clean(problem)}" for problem in problems) or "healthy")
     if problems:
-        raise typer.Exit(FAILED)
+        raise SystemExit(FAILED)
 
 
 def _problems(store: Store, rows: Sequence[WorkerRow], name: str | None) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """The command `everbeat`: its groups, its version, and how every command ends."""
 
+import os
+import signal
+import sys
 from collections.abc import Sequence
-from typing import Annotated
-
-import typer
 
 from everbeat import __version__
 from everbeat.cli import (
@@ -14,6 +14,7 @@ from everbeat.cli import (
     drill,
     events,
     health,
+    manual,
     metrics,
     out,
     quarantine,
@@ -23,55 +24,55 @@ from everbeat.cli import (
     worker,
     workflow,
 )
-from everbeat.cli.ends import FAILED, OK, Refused, code_for
+from everbeat.cli.ends import FAILED, OK, USAGE, Refused, code_for
+from everbeat.cli.grammar import HELP, Function, Group, Misused, call_of
 from everbeat.errors import EverbeatError
 
-app = typer.Typer(
-    name="everbeat",
-    help="A task queue that survives kill -9.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+VERSION = "--version"
+
+app = Group(
+    "A task queue that survives kill -9.\n\n"
+    "What a command takes: everbeat COMMAND --help. Which version this is: everbeat --version."
 )
-app.command("demo")(demo.demo)
-app.command("drill")(drill.drill)
-app.command("bench")(bench.bench)
-worker.app.command("health")(health.health)
-app.add_typer(worker.app, name="worker")
-queue.app.command("recover")(recovery.recover)
-queue.app.command("recovery-status")(recovery.recovery_status)
-queue.app.command("recovery-report")(recovery.recovery_report)
-app.add_typer(queue.app, name="queue")
-app.add_typer(task.app, name="task")
-app.add_typer(workflow.app, name="workflow")
-app.add_typer(quarantine.app, name="quarantine")
-app.add_typer(db.app, name="db")
-app.command("events")(events.events)
-app.command("metrics")(metrics.metrics)
-app.command("check")(check.check)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        out.say(f"everbeat {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _everbeat(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None: ...
+app.members |= {"demo": demo.demo, "worker": worker.app, "queue": queue.app, "task": task.app, "workflow": workflow.app}
+app.members |= {"quarantine": quarantine.app, "db": db.app, "events": events.events, "metrics": metrics.metrics}
+app.members |= {"check": check.check, "drill": drill.drill, "bench": bench.bench}
+worker.app.members |= {"health": health.health}
+queue.app.members |= {"recover": recovery.recover, "recovery-status": recovery.recovery_status}
+queue.app.members |= {"recovery-report": recovery.recovery_report}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
     try:
-        app(args=argv, prog_name="everbeat")
+        _run(list(sys.argv[1:] if argv is None else argv))
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else OK if end.code is None else FAILED
     except (Refused, EverbeatError) as error:
         out.complain(f"everbeat: {error}")
         return code_for(error)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # Who read what we print has gone. Nothing more can be said, not even by the interpreter as it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     return OK
+
+
+def _run(words: list[str]) -> None:
+    if words[:1] == [VERSION]:
+        out.say(f"everbeat {__version__}")
+        return
+    path = ["everbeat"]
+    member: Function | Group = app
+    try:
+        member = app.find(path, words)
+        if isinstance(member, Group) or HELP in words[: (*words, "--").index("--")]:
+            out.say(manual.help_of(" ".join(path), member))
+            raise SystemExit(OK if HELP in words else USAGE)
+        call = call_of(member, words)
+    except Misused as misused:
+        group = " ".join(path)
+        raise Misused(f"{misused}\n{manual.usage(group, member)}\nTry: {group} {HELP}") from misused
+    member(**call)

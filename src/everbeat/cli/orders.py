@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-import typer
-
 from everbeat.cli import filters, out, which
 from everbeat.cli.ends import FAILED
+from everbeat.cli.grammar import Group, Misused, Option
 from everbeat.cli.person import actor
 from everbeat.errors import TaskNotFound
 from everbeat.model.order import Order
@@ -22,9 +21,9 @@ from everbeat.store.interface import Store, TaskFilter
 
 TAKE_FROM_OWNER = (Order.REQUEUE, Order.FAIL)
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-Reason = Annotated[str | None, typer.Option("--reason", help="For the history.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Say what would be done, and do nothing.")]
+Yes = Annotated[bool, Option("--yes", help="Do not ask.")]
+Reason = Annotated[str | None, Option("--reason", help="For the history.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +135,7 @@ RUNS_ON = {
 """What is said of a run that an order finds."""
 
 
-def add(group: typer.Typer, order: Order) -> None:
+def add(group: Group, order: Order) -> None:
     """The order as a command of the group."""
     takes = order in TAKE_FROM_OWNER
 
@@ -151,7 +150,7 @@ def add(group: typer.Typer, order: Order) -> None:
         reason: Reason = None,
         force: Annotated[
             bool,
-            typer.Option(
+            Option(
                 "--force", hidden=not takes, help="Also while it runs under an exclusive key: two may overlap then."
             ),
         ] = False,
@@ -164,11 +163,11 @@ def add(group: typer.Typer, order: Order) -> None:
         asked = filters.task_filter(status, name, queue, error_code, since, older_than)
         if bool(task_ids) == (asked != TaskFilter()):
             options = "--status --name --queue --error-code --since --older-than"
-            raise typer.BadParameter(f"give either ids or filters ({options})")
+            raise Misused(f"give either ids or filters ({options})")
         if force and not takes:
-            raise typer.BadParameter(f"--force has no meaning for {order}")
+            raise Misused(f"--force has no meaning for {order}")
         if unfit := set(status or ()).difference(order.statuses):
-            raise typer.BadParameter(f"{', '.join(sorted(unfit))} can not {_limits(order)}")
+            raise Misused(f"{', '.join(sorted(unfit))} can not {_limits(order)}")
         with which.existing_store(db, app) as store:
             if task_ids:
                 _by_ids(store, order, task_ids, reason=reason, force=force, dry_run=dry_run, as_json=as_json)
@@ -200,7 +199,7 @@ def _by_ids(
         if task_id in runs and not dry_run:
             out.complain(f"task {task_id}: its run on {runs[task_id]} {RUNS_ON[order]}")
     if problems:
-        raise typer.Exit(FAILED)
+        raise SystemExit(FAILED)
 
 
 def _by_filter(

@@ -5,9 +5,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-import typer
+from typing import TYPE_CHECKING, Any, TextIO
 
 from everbeat.cli.ends import USAGE, Refused
 from everbeat.report.text import Column, clean, plain, table
@@ -18,29 +16,28 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    typer.echo(text)
+    _write(sys.stdout, f"{text}\n")
 
 
 def complain(text: str) -> None:
-    typer.echo("\n".join(map(clean, without_passwords(text).splitlines())), err=True)
+    _write(sys.stderr, "".join(f"{clean(line)}\n" for line in without_passwords(text).splitlines()))
 
 
 def data(value: Any) -> None:
     """A value as JSON, on its own: nothing else goes to stdout with `--json`."""
-    typer.echo(json.dumps(plain(value), indent=2))
+    say(json.dumps(plain(value), indent=2))
 
 
 def data_line(value: Any) -> None:
     """One value of a stream that has no end."""
-    typer.echo(json.dumps(plain(value)))
+    say(json.dumps(plain(value)))
 
 
 def agree(would: str, question: str) -> None:
-    """Go on only if the person at the terminal says yes; without one `--yes` is needed. (click's own confirm writes a
-    blank to stdout.)"""
+    """Go on only if the person at the terminal says yes; without one `--yes` is needed."""
     if not sys.stdin.isatty():
         raise Refused(f"{would}; add --yes to do it, --dry-run to look", code=USAGE)
-    typer.echo(f"{question} [y/N]: ", nl=False, err=True)
+    _write(sys.stderr, f"{question} [y/N]: ")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Refused("nothing was changed")
 
@@ -48,11 +45,11 @@ def agree(would: str, question: str) -> None:
 def clear() -> None:
     """Begin at the top, if a person watches."""
     if sys.stdout.isatty():
-        typer.echo("\033[H\033[2J", nl=False)
+        _write(sys.stdout, "\033[H\033[2J")
 
 
 def rows(columns: Sequence[Column], cells: Sequence[Sequence[object]], *, empty: str) -> None:
-    typer.echo(table(columns, cells, width=_width()) if cells else empty)
+    say(table(columns, cells, width=_width()) if cells else empty)
 
 
 @contextmanager
@@ -102,3 +99,8 @@ def stages() -> Iterator[Callable[[str, int, int | None], None]]:
 def _width() -> int | None:
     """Of the terminal; None for a pipe or a file."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _write(where: TextIO, text: str) -> None:
+    where.write(text)
+    where.flush()

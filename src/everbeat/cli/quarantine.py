@@ -3,15 +3,14 @@
 from datetime import UTC, datetime
 from typing import Annotated
 
-import typer
-
 from everbeat.cli import orders, out, which
+from everbeat.cli.grammar import Group, Option
 from everbeat.cli.task import full
 from everbeat.model.order import Order
 from everbeat.report.text import Column, ago
 from everbeat.store.interface import TaskFilter
 
-app = typer.Typer(help="Tasks that kept killing their process.", no_args_is_help=True, rich_markup_mode=None)
+app = Group("Tasks that kept killing their process.")
 
 COLUMNS = [Column("ID"), Column("NAME", wraps=True), Column("QUEUE", wraps=True), Column("CRASHES", right=True),
            Column("WHEN"), Column("WHY", wraps=True)]  # fmt: skip
@@ -19,7 +18,7 @@ COLUMNS = [Column("ID"), Column("NAME", wraps=True), Column("QUEUE", wraps=True)
 
 @app.command("list")
 def list_(
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 50,
+    limit: Annotated[int, Option(min=1, help="At most so many, newest first.")] = 50,
     db: which.Db = None,
     app: which.App = None,
     as_json: which.AsJson = False,

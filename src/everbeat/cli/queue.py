@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
 
-import typer
-
 from everbeat.cli import given, out, which
+from everbeat.cli.grammar import Argument, Group
 from everbeat.cli.person import actor
 from everbeat.model.order import Order
 from everbeat.model.state import TaskStatus
@@ -15,9 +14,9 @@ from everbeat.model.worker import WorkerStatus
 from everbeat.report.text import Column, ago, clean, counted
 from everbeat.store.interface import QueueCount, QueueInfo, Store, TaskFilter
 
-app = typer.Typer(help="Queues: counts, pause and resume, recovery.", no_args_is_help=True, rich_markup_mode=None)
+app = Group("Queues: counts, pause and resume, recovery.")
 
-Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="A queue needs no declaration: any name will do.")]
+Queue = Annotated[str, Argument(metavar="QUEUE", help="A queue needs no declaration: any name will do.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any
 
-import typer
-
 from everbeat.cli import given, out, which
 from everbeat.cli.ends import FAILED
+from everbeat.cli.grammar import Option
 from everbeat.cli.orders import DryRun
 from everbeat.cli.person import actor
 from everbeat.config import RecoveryConfig
@@ -37,10 +36,10 @@ class Action(StrEnum):
 
 def recover(
     dry_run: DryRun = False,
-    yes: Annotated[bool, typer.Option("--yes", hidden=True, help="As with other orders; it asks nothing.")] = False,
+    yes: Annotated[bool, Option("--yes", hidden=True, help="As with other orders; it asks nothing.")] = False,
     action: Annotated[
         Action | None,
-        typer.Option(help="For every orphan, in place of its own `on_crash`, unless that is fail. Limits stay."),
+        Option(help="For every orphan, in place of its own `on_crash`, unless that is fail. Limits stay."),
     ] = None,
     db: which.Db = None,
     app: which.App = None,
@@ -65,7 +64,7 @@ def recover(
     else:
         _print(report)
     if report.failed_recoveries and not dry_run:
-        raise typer.Exit(FAILED)
+        raise SystemExit(FAILED)
 
 
 # -- status -----------------------------------------------------------------------------------------------------------
@@ -183,10 +182,10 @@ def _show(status: RecoveryStatus) -> None:
 
 
 def recovery_report(
-    last: Annotated[int | None, typer.Option("--last", min=1, max=MANY, help="The newest so many.")] = None,
+    last: Annotated[int | None, Option("--last", min=1, max=MANY, help="The newest so many.")] = None,
     since: Annotated[
         datetime | None,
-        typer.Option(parser=given.moment, metavar="TIME", help="Those later than: 10m, 2h, or an ISO time."),
+        Option(parser=given.moment, metavar="TIME", help="Those later than: 10m, 2h, or an ISO time."),
     ] = None,
     db: which.Db = None,
     app: which.App = None,

@@ -5,11 +5,10 @@ from contextlib import ExitStack
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from everbeat import __version__
 from everbeat.cli import given, out
 from everbeat.cli.ends import FAILED, USAGE, Refused
+from everbeat.cli.grammar import Argument, Option
 from everbeat.config import AppConfig, broker_from_url, effective
 from everbeat.config.catalogue import RECOVERY_ENABLED
 from everbeat.model.recovery import Progress, RecoveryReport
@@ -35,34 +34,30 @@ class LogLevel(StrEnum):
 
 Target = Annotated[
     str,
-    typer.Argument(
-        metavar="MODULE:APP", envvar="EVERBEAT_APP", help="The application; the working directory is importable."
-    ),
+    Argument(metavar="MODULE:APP", envvar="EVERBEAT_APP", help="The application; the working directory is importable."),
 ]
 Processes = Annotated[
-    int | None, typer.Option(min=1, max=1024, help="Processes for sync tasks. Default: the processors it may use.")
+    int | None, Option(min=1, max=1024, help="Processes for sync tasks. Default: the processors it may use.")
 ]
 AsyncSlots = Annotated[
     int | None,
-    typer.Option(min=0, max=100_000, help="Async tasks at once. Default: 100 if the application has any."),
+    Option(min=0, max=100_000, help="Async tasks at once. Default: 100 if the application has any."),
 ]
-Queues = Annotated[str | None, typer.Option(metavar="A,B", help="Only these queues. Default: every queue.")]
-Name = Annotated[str | None, typer.Option(help="Name of the worker. Default: the host's name.")]
-Imports = Annotated[
-    list[str] | None, typer.Option("--import", metavar="MODULE", help="Import this too; may be repeated.")
-]
-Burst = Annotated[bool, typer.Option("--burst", help="Exit when nothing can start now and nothing runs.")]
+Queues = Annotated[str | None, Option(metavar="A,B", help="Only these queues. Default: every queue.")]
+Name = Annotated[str | None, Option(help="Name of the worker. Default: the host's name.")]
+Imports = Annotated[list[str] | None, Option("--import", metavar="MODULE", help="Import this too; may be repeated.")]
+Burst = Annotated[bool, Option("--burst", help="Exit when nothing can start now and nothing runs.")]
 DrainTimeout = Annotated[
-    float, typer.Option(min=0, metavar="SECONDS", help="How long running tasks may go on after SIGTERM.")
+    float, Option(min=0, metavar="SECONDS", help="How long running tasks may go on after SIGTERM.")
 ]
-Db = Annotated[str | None, typer.Option("--db", metavar="URL", help="Use this store, not the app's own.")]
+Db = Annotated[str | None, Option("--db", metavar="URL", help="Use this store, not the app's own.")]
 Http = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="Serve /livez, /readyz and /metrics there. PORT alone means 127.0.0.1."),
+    Option(metavar="HOST:PORT", help="Serve /livez, /readyz and /metrics there. PORT alone means 127.0.0.1."),
 ]
-Format = Annotated[LogFormat, typer.Option(help="Of the log on stderr.")]
-Level = Annotated[LogLevel, typer.Option(case_sensitive=False, help="Of the log on stderr.")]
-FrameDepth = Annotated[int, typer.Option(min=1, max=1024, hidden=True)]
+Format = Annotated[LogFormat, Option(help="Of the log on stderr.")]
+Level = Annotated[LogLevel, Option(help="Of the log on stderr.")]
+FrameDepth = Annotated[int, Option(min=1, max=1024, hidden=True)]
 
 
 def start(
@@ -100,7 +95,7 @@ def start(
         http=None if http is None else given.address(http),
     )
     log.set_up(level=log_level, style=log_format)
-    raise typer.Exit(_run(options))
+    raise SystemExit(_run(options))
 
 
 def _run(options: "WorkerOptions") -> int:

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-import typer
-
 from everbeat.cli import application, filters, given, orders, out, which
 from everbeat.cli.ends import Refused
+from everbeat.cli.grammar import Argument, Group, Misused, Option
 from everbeat.cli.person import actor
 from everbeat.errors import TaskNotFound
 from everbeat.ids import new_id
@@ -19,7 +18,7 @@ from everbeat.options import SendOptions
 from everbeat.report.text import Column, ago, clean, fields, plain, stamp
 from everbeat.store.interface import Store
 
-app = typer.Typer(help="Look at tasks, send them, give orders about them.", no_args_is_help=True, rich_markup_mode=None)
+app = Group("Look at tasks, send them, give orders about them.")
 
 MOST_AT_ONCE = 100_000
 
@@ -38,7 +37,7 @@ def list_(
     error_code: filters.Codes = None,
     since: filters.Since = None,
     older_than: filters.OlderThan = None,
-    limit: Annotated[int, typer.Option(min=1, max=MOST_AT_ONCE, help="At most so many, newest first.")] = 50,
+    limit: Annotated[int, Option(min=1, max=MOST_AT_ONCE, help="At most so many, newest first.")] = 50,
     db: which.Db = None,
     app: which.App = None,
     as_json: which.AsJson = False,
@@ -58,7 +57,7 @@ def list_(
 
 @app.command()
 def show(
-    task_id: Annotated[str, typer.Argument(metavar="ID")],
+    task_id: Annotated[str, Argument(metavar="ID")],
     db: which.Db = None,
     app: which.App = None,
     as_json: which.AsJson = False,
@@ -91,7 +90,7 @@ def show(
 
 @app.command()
 def history(
-    task_id: Annotated[str, typer.Argument(metavar="ID")],
+    task_id: Annotated[str, Argument(metavar="ID")],
     db: which.Db = None,
     app: which.App = None,
     as_json: which.AsJson = False,
@@ -186,13 +185,13 @@ def _show_late(late: Sequence[LateOutcome]) -> None:
 
 @app.command()
 def enqueue(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the task, such as shop.tasks.send_invoice.")],
+    name: Annotated[str, Argument(metavar="NAME", help="Name of the task, such as shop.tasks.send_invoice.")],
     args: Annotated[
-        str, typer.Option("--args", metavar="JSON", help='Arguments by name: {"order": 7}. A list needs --app.')
+        str, Option("--args", metavar="JSON", help='Arguments by name: {"order": 7}. A list needs --app.')
     ] = "{}",
-    queue: Annotated[str | None, typer.Option(help="Default: the task's own with --app, else `default`.")] = None,
-    priority: Annotated[int | None, typer.Option(min=1, max=100, help="1 is first, 100 (default) last.")] = None,
-    delay: Annotated[float | None, typer.Option(min=0, metavar="SECONDS", help="Not before so many seconds.")] = None,
+    queue: Annotated[str | None, Option(help="Default: the task's own with --app, else `default`.")] = None,
+    priority: Annotated[int | None, Option(min=1, max=100, help="1 is first, 100 (default) last.")] = None,
+    delay: Annotated[float | None, Option(min=0, metavar="SECONDS", help="Not before so many seconds.")] = None,
     db: which.Db = None,
     app: which.App = None,
     as_json: which.AsJson = False,
@@ -207,7 +206,7 @@ def enqueue(
     try:
         options = SendOptions(queue=queue, priority=priority, delay=delay)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise Misused(str(error)) from error
     if app:
         asked = {"queue": queue, "priority": priority, "delay": delay}
         sent = application.enqueue(app, db=_existing_url(db), name=name, args=call, options=asked)
@@ -227,7 +226,7 @@ def _existing_url(db: str | None) -> str | None:
 
 def _store_by_name(name: str, call: list[Any] | dict[str, Any], options: SendOptions, db: str | None) -> dict[str, Any]:
     if isinstance(call, list) and call:
-        raise typer.BadParameter(
+        raise Misused(
             'arguments are stored by name, and only the application knows the names: use {"name": value}, or --app'
         )
     kind = TaskKind(
@@ -251,7 +250,7 @@ for order in (Order.RETRY, Order.CANCEL, Order.PURGE, Order.REQUEUE, Order.FAIL,
 
 @app.command()
 def accept(
-    task_id: Annotated[str, typer.Argument(metavar="ID")],
+    task_id: Annotated[str, Argument(metavar="ID")],
     db: which.Db = None,
     app: which.App = None,
     as_json: which.AsJson = False,

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Annotated
 
-import typer
-
 from everbeat.cli import application
 from everbeat.cli.ends import NO_STORE, Refused
+from everbeat.cli.grammar import Option
 from everbeat.config import AppConfig, SQLiteConfig, broker_from_url
 from everbeat.config.setting import DEFAULT
 from everbeat.errors import StoreDamaged, StoreUnavailable
@@ -20,7 +19,7 @@ PATIENCE = 5.0
 
 Db = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--db",
         metavar="URL",
         help="The store: sqlite:///relative.db, sqlite:////absolute.db or postgresql://USER@HOST/DATABASE.",
@@ -28,14 +27,14 @@ Db = Annotated[
 ]
 App = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--app",
         metavar="MODULE:APP",
         envvar="EVERBEAT_APP",
         help="Use the store of this application. It is imported in a process of its own.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON, and nothing else, on stdout.")]
 
 
 def config_for(db: str | None, app: str | None) -> AppConfig:

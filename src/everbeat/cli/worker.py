@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-import typer
-
 from everbeat.cli import out, start, which
+from everbeat.cli.grammar import Group, Option
 from everbeat.config import RecoveryConfig
 from everbeat.model.worker import WorkerHeartbeatStatus, WorkerInfo, WorkerStatus
 from everbeat.report.text import Column, ago, span
 from everbeat.store.interface import Store
 
-app = typer.Typer(help="Start and list workers.", no_args_is_help=True, rich_markup_mode=None)
+app = Group("Start and list workers.")
 app.command("start")(start.start)
 
 
@@ -47,11 +46,9 @@ class WorkerRow:
 @app.command("list")
 def list_(
     show_heartbeat: Annotated[
-        bool, typer.Option("--show-heartbeat", help="Add the last heartbeat, its age and interval, and the session.")
+        bool, Option("--show-heartbeat", help="Add the last heartbeat, its age and interval, and the session.")
     ] = False,
-    status: Annotated[
-        list[WorkerStatus] | None, typer.Option(case_sensitive=False, help="Only these; may be repeated.")
-    ] = None,
+    status: Annotated[list[WorkerStatus] | None, Option(help="Only these; may be repeated.")] = None,
     db: which.Db = None,
     app: which.App = None,
     as_json: which.AsJson = False,

@@ -7,10 +7,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-import typer
-
 from everbeat.cli import out, which
 from everbeat.cli.ends import FAILED
+from everbeat.cli.grammar import Argument, Group, Option
 from everbeat.cli.person import actor
 from everbeat.errors import WorkflowNotFound
 from everbeat.model.flow import (
@@ -26,13 +25,13 @@ from everbeat.report.graph import Drawn, as_mermaid
 from everbeat.report.text import Column, ago, clean, counted, fields, plain, span, stamp
 from everbeat.store.interface import Store
 
-app = typer.Typer(help="Workflows: graphs of tasks.", no_args_is_help=True, rich_markup_mode=None)
+app = Group("Workflows: graphs of tasks.")
 
 LOOK_SECONDS = 0.5
 SHOWN = 200
 """So many nodes are listed for people, those that are not done first; --json has all."""
 
-Ids = Annotated[list[str], typer.Argument(metavar="ID", help="These workflows.")]
+Ids = Annotated[list[str], Argument(metavar="ID", help="These workflows.")]
 
 LIST = [Column("ID"), Column("NAME", wraps=True), Column("STATUS"), Column("NODES", right=True), Column("STARTED"),
         Column("WHY", wraps=True)]  # fmt: skip
@@ -49,11 +48,9 @@ FIRST = (NodeStatus.FAILED, NodeStatus.RUNNING, NodeStatus.ENQUEUED, NodeStatus.
 
 @app.command("list")
 def list_(
-    status: Annotated[
-        list[WorkflowStatus] | None, typer.Option("--status", case_sensitive=False, help="Only these; may be repeated.")
-    ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="Only workflows with this name.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 50,
+    status: Annotated[list[WorkflowStatus] | None, Option("--status", help="Only these; may be repeated.")] = None,
+    name: Annotated[str | None, Option("--name", help="Only workflows with this name.")] = None,
+    limit: Annotated[int, Option(min=1, help="At most so many, newest first.")] = 50,
     db: which.Db = None,
     app: which.App = None,
     as_json: which.AsJson = False,
@@ -84,9 +81,9 @@ def list_(
 
 @app.command()
 def show(
-    workflow_id: Annotated[str, typer.Argument(metavar="ID", help="The workflow.")],
-    graph: Annotated[bool, typer.Option("--graph", help="Print the graph as a Mermaid flowchart.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again when it changes, until it has ended.")] = False,
+    workflow_id: Annotated[str, Argument(metavar="ID", help="The workflow.")],
+    graph: Annotated[bool, Option("--graph", help="Print the graph as a Mermaid flowchart.")] = False,
+    watch: Annotated[bool, Option("--watch", help="Show it again when it changes, until it has ended.")] = False,
     db: which.Db = None,
     app: which.App = None,
     as_json: which.AsJson = False,
@@ -157,7 +154,7 @@ def _change(change: WorkflowChange, ids: Sequence[str], db: str | None, app: str
     elif done:
         out.say(f"{counted(len(done), 'workflow')} {WORDS[change]}")
     if problems:
-        raise typer.Exit(FAILED)
+        raise SystemExit(FAILED)
 
 
 def _problem(store: Store, change: WorkflowChange, workflow_id: str) -> str:
