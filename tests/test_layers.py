@@ -18,6 +18,7 @@ MAY_IMPORT = {
         "store",
         "decide",
         "model",
+        "aside",
         "config",
         "clock",
         "crashpoint",

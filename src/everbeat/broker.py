@@ -5,11 +5,11 @@ is decided here: `everbeat.run.manual` asks the same pure functions as the reape
 that only sends has no use for it.
 """
 
-import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from everbeat.aside import in_thread
 from everbeat.config.checks import number
 from everbeat.ids import name_problem
 from everbeat.model.integrity import IntegrityResult
@@ -131,7 +131,7 @@ def _awaited(
 
     @functools.wraps(method)
     async def twin(self: "Broker", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await asyncio.to_thread(method, self.sync, *args, **kwargs)
+        return await in_thread(method, self.sync, *args, **kwargs)
 
     return twin
 

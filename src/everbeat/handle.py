@@ -4,12 +4,12 @@ Waiting goes on through retries and through outages of the store, until the time
 the task. The async twins run the blocking call in a thread, except `aresult`, which may wait for hours and holds none.
 """
 
-import asyncio
 import random
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from everbeat.aside import in_thread, pause
 from everbeat.config.checks import Seconds, in_seconds, number, to_seconds
 from everbeat.errors import ResultTimeout, StoreUnavailable, TaskCancelled, TaskExpired, TaskFailed, TaskNotFound
 from everbeat.model.state import TaskStatus
@@ -89,26 +89,26 @@ class TaskHandle(Generic[R]):
     async def aresult(self, timeout: Seconds | None = None) -> R:
         """`result`, without holding a thread while it waits."""
         if self._is_open is not None:
-            await asyncio.to_thread(self._require_committed)
+            await in_thread(self._require_committed)
         patience = Patience(self.id, timeout)
         while True:
             try:
-                store = await asyncio.to_thread(self._app.open)
+                store = await in_thread(self._app.open)
                 finished = await store.await_(self.id, patience.left())
                 if finished is None:
                     raise patience.timeout()
-                return await asyncio.to_thread(self._outcome, finished)
+                return await in_thread(self._outcome, finished)
             except StoreUnavailable as outage:
-                await asyncio.sleep(patience.pause(outage))
+                await pause(patience.pause(outage))
 
     async def astatus(self) -> TaskStatus:
-        return await asyncio.to_thread(self.status)
+        return await in_thread(self.status)
 
     async def ainfo(self) -> TaskInfo:
-        return await asyncio.to_thread(self.info)
+        return await in_thread(self.info)
 
     async def acancel(self) -> bool:
-        return await asyncio.to_thread(self.cancel)
+        return await in_thread(self.cancel)
 
     def _require_committed(self) -> None:
         try:

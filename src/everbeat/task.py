@@ -6,12 +6,12 @@ like the function: what a type checker accepts as a call it accepts as an `enque
 Every argument is encoded and checked before anything is stored, so one bad call in `enqueue_many` sends nothing at all.
 """
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from everbeat.aside import in_thread
 from everbeat.config.checks import Seconds, whole
 from everbeat.errors import PayloadError, StoreUnavailable, TaskConflict
 from everbeat.handle import TaskHandle
@@ -50,7 +50,7 @@ class Sendable(Generic[P, R]):
         raise NotImplementedError
 
     async def _asend(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
-        return await asyncio.to_thread(self._send, calls, batch_size)
+        return await in_thread(self._send, calls, batch_size)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Store a call of the task. When this returns, the task is safe."""
@@ -110,7 +110,7 @@ class Sender(Sendable[P, R]):
     async def _asend(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
         if self._options.connection is not None:  # which belongs to this thread
             return self._send(calls, batch_size)
-        return await asyncio.to_thread(self._send, calls, batch_size)
+        return await in_thread(self._send, calls, batch_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,11 @@ A node as an argument is its result, and something to wait for. Nothing is check
 finds all that is wrong with it (workflow_plan.py) before anything is stored. No code is stored, in conditions neither.
 """
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from everbeat.aside import in_thread
 from everbeat.ids import name_problem
 from everbeat.model.flow import OnError
 
@@ -165,7 +165,7 @@ class Workflow:
         return started(app, plan(self, app, id=id))
 
     async def astart(self, app: "Everbeat", id: str | None = None) -> "WorkflowHandle":
-        return await asyncio.to_thread(self.start, app, id)
+        return await in_thread(self.start, app, id)
 
     def problems(self, app: "Everbeat") -> list[str]:
         """All that `start` would refuse it for."""

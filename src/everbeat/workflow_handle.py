@@ -3,7 +3,6 @@
 As with tasks, waiting goes on through outages of the store, and giving up never affects the workflow.
 """
 
-import asyncio
 import json
 import time
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from everbeat.aside import in_thread, pause
 from everbeat.config.checks import Seconds
 from everbeat.decide.splice import HOLE, elements
 from everbeat.errors import (
@@ -115,13 +115,13 @@ class WorkflowHandle:
         patience = Patience(self.id, timeout)
         while True:
             try:
-                store = await asyncio.to_thread(self._app.open)
+                store = await in_thread(self._app.open)
                 ended = await store.await_workflow(self.id, patience.left())
                 if ended is None:
-                    raise await asyncio.to_thread(self._too_late, patience)
-                return await asyncio.to_thread(self._outcome, ended)
+                    raise await in_thread(self._too_late, patience)
+                return await in_thread(self._outcome, ended)
             except StoreUnavailable as outage:
-                await asyncio.sleep(patience.pause(outage))
+                await pause(patience.pause(outage))
 
     # -- asking for something -----------------------------------------------------------------------------------------
 
@@ -144,28 +144,28 @@ class WorkflowHandle:
         return self._change(WorkflowChange.RETRY)
 
     async def astatus(self) -> WorkflowStatus:
-        return await asyncio.to_thread(self.status)
+        return await in_thread(self.status)
 
     async def ainfo(self) -> WorkflowInfo:
-        return await asyncio.to_thread(self.info)
+        return await in_thread(self.info)
 
     async def anodes(self) -> list[NodeInfo]:
-        return await asyncio.to_thread(self.nodes)
+        return await in_thread(self.nodes)
 
     async def aresults(self) -> dict[str, Any]:
-        return await asyncio.to_thread(self.results)
+        return await in_thread(self.results)
 
     async def apause(self) -> bool:
-        return await asyncio.to_thread(self.pause)
+        return await in_thread(self.pause)
 
     async def aresume(self) -> bool:
-        return await asyncio.to_thread(self.resume)
+        return await in_thread(self.resume)
 
     async def acancel(self) -> bool:
-        return await asyncio.to_thread(self.cancel)
+        return await in_thread(self.cancel)
 
     async def aretry_failed(self) -> bool:
-        return await asyncio.to_thread(self.retry_failed)
+        return await in_thread(self.retry_failed)
 
     def _change(self, change: WorkflowChange) -> bool:
         changed = self._app.store.change_workflow(change, self.id, actor=SENDER)

@@ -45,7 +45,7 @@ def test_importing_everbeat_opens_nothing_and_loads_no_store(tmp_path: Path) -> 
         """
         import sys, everbeat
         app = everbeat.Everbeat()
-        print([name for name in sys.modules if name in ("sqlite3", "typer", "rich", "pydantic", "psycopg")])
+        print([name for name in sys.modules if name in ("sqlite3", "asyncio", "rich", "pydantic", "psycopg")])
         """,
         cwd=tmp_path,
     )

@@ -5,12 +5,12 @@ is here. Of several subscribers to one event those that were told are not told a
 its end they may be, because nobody knows how far it came.
 """
 
-import asyncio
+import inspect
 import json
 import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everbeat.model.event import EVERY, EventInfo
 from everbeat.model.task import Outcome, TaskError
@@ -18,6 +18,9 @@ from everbeat.report import log
 from everbeat.run.failure import UNHANDLED_EXCEPTION, error_of
 from everbeat.run.wire import Channel, Inbox, Job, Run, ToChild, encode, send
 from everbeat.store.moments import moment
+
+if TYPE_CHECKING:
+    from asyncio import Runner
 
 Subscribers = Mapping[str, Sequence[Callable[[EventInfo], Any]]]
 
@@ -28,7 +31,7 @@ class SubscriberChild:
         self._inbox = inbox
         self._outcomes = outcomes
         self._pid = os.getpid()
-        self._runner: asyncio.Runner | None = None
+        self._runner: Runner | None = None
         self._told: dict[int, set[int]] = {}
         """Which functions succeeded, for events of which another one failed."""
 
@@ -45,7 +48,9 @@ class SubscriberChild:
             return
 
     def wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        self._runner = self._runner or asyncio.Runner()
+        from asyncio import Runner  # lazily: a supervisor that sends events here has no loop
+
+        self._runner = self._runner or Runner()
         return self._runner.run(coroutine)
 
     def _tell(self, job: Job) -> Outcome:
@@ -67,7 +72,7 @@ class SubscriberChild:
     def _call(self, function: Callable[[EventInfo], Any], event: EventInfo) -> TaskError | None:
         try:
             done = function(event)
-            if asyncio.iscoroutine(done):
+            if inspect.iscoroutine(done):
                 self.wait_for(done)
         except BaseException as exception:  # noqa: BLE001 - user code
             log.subscriber_failed(event.name, event.id, "it raised", exception)

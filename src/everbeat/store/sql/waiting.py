@@ -1,13 +1,16 @@
 """The part of a SQL store that waits for the end of a task or workflow: woken by a bell, with a slow poll under it."""
 
-import asyncio
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from everbeat.aside import in_thread
 from everbeat.model.task import Finished
 from everbeat.store.interface import Bell
 from everbeat.store.sql.looking import Looking
+
+if TYPE_CHECKING:
+    from asyncio import Event
 
 T = TypeVar("T")
 POLL_SECONDS = 0.5
@@ -41,12 +44,14 @@ class Waiting(Looking):
             bell.close()
 
     async def _await(self, sought: str, find: Callable[[str], T | None], timeout: float | None) -> T | None:
-        end = await asyncio.to_thread(find, sought)
+        import asyncio
+
+        end = await in_thread(find, sought)
         if end is not None or timeout == 0:
             return end
         loop = asyncio.get_running_loop()
         give_up = None if timeout is None else loop.time() + timeout
-        bell, rung = await asyncio.to_thread(self.bells.for_waiter, sought), asyncio.Event()
+        bell, rung = await in_thread(self.bells.for_waiter, sought), asyncio.Event()
 
         def ring() -> None:
             bell.clear()
@@ -54,7 +59,7 @@ class Waiting(Looking):
 
         loop.add_reader(bell.fileno(), ring)
         try:
-            while (end := await asyncio.to_thread(find, sought)) is None:
+            while (end := await in_thread(find, sought)) is None:
                 left = POLL_SECONDS if give_up is None else min(POLL_SECONDS, give_up - loop.time())
                 if left <= 0:
                     return None
@@ -66,8 +71,10 @@ class Waiting(Looking):
             bell.close()
 
 
-async def _wait_for(rung: asyncio.Event, seconds: float) -> None:
+async def _wait_for(rung: "Event", seconds: float) -> None:
+    from asyncio import wait_for
+
     try:
-        await asyncio.wait_for(rung.wait(), seconds)
+        await wait_for(rung.wait(), seconds)
     except TimeoutError:
         return
