@@ -122,7 +122,8 @@ def _start_up(
         for hook in hooks:
             _run_hook(hook, wait_for)
     except BaseException as error:
-        send(outcomes, encode(NotStarted(cut("".join(traceback.format_exception(error))))), wait=True)
+        with suppress(*GONE):  # the supervisor is gone, and so will we be
+            send(outcomes, encode(NotStarted(cut("".join(traceback.format_exception(error))))), wait=True)
         raise
 
 

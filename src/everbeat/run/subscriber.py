@@ -16,7 +16,7 @@ from everbeat.model.event import EVERY, EventInfo
 from everbeat.model.task import Outcome, TaskError
 from everbeat.report import log
 from everbeat.run.failure import UNHANDLED_EXCEPTION, error_of
-from everbeat.run.wire import Channel, Inbox, Job, Run, ToChild, encode, send
+from everbeat.run.wire import GONE, Channel, Inbox, Job, Run, ToChild, encode, send
 from everbeat.store.moments import moment
 
 if TYPE_CHECKING:
@@ -36,15 +36,15 @@ class SubscriberChild:
         """Which functions succeeded, for events of which another one failed."""
 
     def serve(self) -> None:
-        send(self._outcomes, encode([]), wait=True)
         try:
+            send(self._outcomes, encode([]), wait=True)
             while True:
                 message = self._inbox.take(wait=True)
                 if isinstance(message, Run):
                     for job in message.jobs:
                         outcome = self._tell(job)
                         send(self._outcomes, encode([(job.entry, job.seq, job.fence, outcome)]), wait=True)
-        except EOFError:
+        except (EOFError, *GONE):
             return
 
     def wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
