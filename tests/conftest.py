@@ -28,6 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PLACE = "EVERBEAT_TEST_PLACE"
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 OpenStore = Callable[[], Store]
 
 
@@ -40,15 +41,21 @@ def pytest_configure(config: pytest.Config) -> None:
     """One place for all processes of this run, where they find the server that they share, and where workers on it keep
     their files.
 
-    The thousands of processes that the tests start find our modules compiled, also where the environment says that no
-    bytecode be written. Applications that tests write are never compiled to files: a test that writes one again within
-    the same second would be shown the first.
+    The thousands of processes that the tests start find our modules compiled, and those of pytest-xdist may keep what
+    they compile, also where the environment says that no bytecode be written.
     """
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(Path(everbeat.__file__).parent, quiet=1)
         place = tempfile.mkdtemp(prefix="everbeat-run-")
-        os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", PLACE: place, "XDG_STATE_HOME": f"{place}/state"}
-        os.environ.pop("XDG_RUNTIME_DIR", None)
+        os.environ |= {PLACE: place, "XDG_STATE_HOME": f"{place}/state"}
+        for name in (NO_BYTECODE, "XDG_RUNTIME_DIR"):
+            os.environ.pop(name, None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _applications_are_not_compiled_to_files() -> None:
+    """A test that writes one again within the same second would be shown the first."""
+    os.environ[NO_BYTECODE] = "1"
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
