@@ -79,6 +79,52 @@ def test_an_isolated_task_is_claimed_until_its_own_process_is_ready(store: Store
     assert (other.id, other.slot, other.status) == ("b", 1, TaskStatus.RUNNING)
 
 
+def test_results_that_are_settled_together_are_each_stored_as_they_are(store: Store) -> None:
+    results = [b"1", b"", None, b"\x00\xff", b'"' + b"long" * 50 + b'"', b"null"]
+    for number in range(len(results)):
+        enqueue(store, id=f"t{number}")
+    register(store, "w1")
+    taken = claim(store, places=len(results))
+
+    endings = [
+        Ending(claim=one, verdict=Verdict(change=Change.COMPLETE, result=result))
+        for one, result in zip(taken, results, strict=True)
+    ]
+    settled = store.flush(Flush(worker_id="w1", endings=endings)).settlements
+
+    assert settled == [Settled(task_id=one.id) for one in taken]
+    ends = [store.finished(one.id) for one in taken]
+    assert [(end.status, end.result) for end in ends if end] == [(TaskStatus.COMPLETED, result) for result in results]
+
+
+def test_of_results_that_are_settled_together_one_that_is_late_harms_none(store: Store) -> None:
+    register(store, "w1")
+    for number in range(5):
+        enqueue(store, id=f"t{number}")
+    taken = claim(store, places=5)
+    requeue(store, taken[2], billed=False)
+    rival = claim_one(store, "w2")
+
+    endings = [Ending(claim=one, verdict=completed(), outcome=succeeded()) for one in taken]
+    settled = store.flush(Flush(worker_id="w1", endings=endings)).settlements
+
+    late = Superseded(task_id="t2", status=TaskStatus.RUNNING, by=rival.fence)
+    assert settled == [late if one.id == "t2" else Settled(task_id=one.id) for one in taken]
+    assert [status_of(store, one.id) for one in taken].count(TaskStatus.COMPLETED) == 4
+
+
+def test_a_store_that_knows_less_than_its_worker_is_not_written(store: Store) -> None:
+    enqueue(store, id="a")
+    taken = claim_one(store)
+
+    flushed = store.flush(
+        Flush(worker_id="w1", endings=[Ending(claim=taken, verdict=completed())], room=a_room(1), seen_beat=7)
+    )
+
+    assert (flushed.alive, flushed.is_older) == (False, True)
+    assert status_of(store, "a") is TaskStatus.RUNNING
+
+
 def test_running_is_committed_with_the_claim_when_a_process_waits(store: Store) -> None:
     enqueue(store, id="a")
 

@@ -8,10 +8,11 @@ import psycopg
 import pytest
 from tests.postgres import EmptyDatabase
 
-from everbeat.store.postgres.connection import AFTER, AHEAD, LIMITS
+from everbeat.store.postgres.connection import LIMITS
 from everbeat.store.postgres.dialect import bind, in_one, translate
-from everbeat.store.postgres.hot import KINDS, KINDS_OF, TYPES
+from everbeat.store.postgres.hot import KINDS, KINDS_OF, LOOK, SHARED, TYPES
 from everbeat.store.postgres.store import PostgresStore
+from everbeat.store.postgres.transaction import AFTER, AHEAD
 from everbeat.store.verbs import expiring, looking, owning, recovering, sending, turns
 
 FILL = """
@@ -24,13 +25,18 @@ SELECT 'task-' || n, 'add', 'default', 100,
 MARK = re.compile(r"%(?:\((\w+)\))?s")
 READY = translate(owning.READY)
 STATEMENTS = {
-    "ready": (AHEAD.format(sql=READY, after="", limit=16), "everbeat_tasks_ready"),
-    "ready, further": (AHEAD.format(sql=READY, after=AFTER, limit=16), "everbeat_tasks_ready"),
+    "ready": (AHEAD.format(sql=READY, after=""), "everbeat_tasks_ready"),
+    "ready, further": (AHEAD.format(sql=READY, after=AFTER), "everbeat_tasks_ready"),
+    "what a flush asks first": (LOOK, "everbeat_tasks_due"),
     "kinds": (KINDS, "everbeat_tasks_ready"),
     "kinds of some queues": (KINDS_OF, "everbeat_tasks_ready"),
     "complete many": (in_one(owning.COMPLETE, TYPES[owning.COMPLETE]), "everbeat_tasks_pkey"),
     "launch many": (in_one(owning.LAUNCH, TYPES[owning.LAUNCH]), "everbeat_tasks_pkey"),
     "claim many": (in_one(owning.CLAIM, TYPES[owning.CLAIM]), "everbeat_tasks_pkey"),
+    **{
+        f"{name} many of one worker": (in_one(sql, TYPES[sql], SHARED[sql]), "everbeat_tasks_pkey")
+        for name, sql in (("complete", owning.COMPLETE), ("launch", owning.LAUNCH), ("claim", owning.CLAIM))
+    },
     "start": (translate(owning.START), "everbeat_tasks_pkey"),
     "next due": (translate(owning.NEXT_DUE), "everbeat_tasks_due"),
     "owned": (translate(recovering.OWNED_BY), "everbeat_tasks_owned"),

@@ -13,6 +13,7 @@ from everbeat.config import RecoveryConfig
 from everbeat.model.worker import QueueSetting
 from everbeat.run import manual
 from everbeat.store.interface import Flush
+from everbeat.store.sqlite import together
 from everbeat.store.sqlite.store import SQLiteStore
 from everbeat.store.verbs import (
     classes,
@@ -51,6 +52,7 @@ PLANS = {
     owning.COMPLETE: [BY_SEQ],
     owning.START: [BY_SEQ],
     owning.LAUNCH: [BY_SEQ],
+    **{together.said(sql): [EACH_SEQ, BY_SEQ] for sql in together.SHARED},
     owning.CLAIM: [BY_SEQ],
     owning.ADOPT: [BY_SEQ],
     owning.NOW: [BY_SEQ],
@@ -175,8 +177,10 @@ def crowded(store: SQLiteStore) -> SQLiteStore:
 
 
 def explain(connection: sqlite3.Connection, sql: str) -> list[str]:
-    names = set(re.findall(r":(\w+)", sql))
-    values = dict.fromkeys(names) if names else [None] * sql.count("?")
+    spoken = re.sub(r"/\*.*?\*/", "", sql)
+    names = set(re.findall(r":(\w+)", spoken))
+    numbers = [int(number) for number in re.findall(r"\?(\d+)", spoken)]
+    values = dict.fromkeys(names) if names else [None] * max(spoken.count("?"), *numbers, 0)
     return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
 
 

@@ -49,6 +49,10 @@ class Transaction(Protocol):
         """When it began: wall clock, microseconds UTC."""
 
     @property
+    def moment(self) -> int | None:
+        """The same, as far as it is known without asking. A statement that is given None takes the database's time."""
+
+    @property
     def mono(self) -> int:
         """The same moment by the clock that ages are measured with."""
 
@@ -68,11 +72,26 @@ class Transaction(Protocol):
         """These will be asked next, and nothing that is written before changes their answers: a database far away
         answers all of them at once."""
 
+    def expect_many(self, sql: str, rows: Sequence[Any]) -> None:
+        """These will be changed next, by `many`."""
+
+    def foresee(
+        self, sql: str, queues: Collection[str] | None, names: Sequence[str], wants: Callable[[str], int]
+    ) -> None:
+        """`kinds` of these will be asked for next, and the first tasks of each, `ahead`, so many of a name. Whatever is
+        changed before is seen all the same."""
+
     def run(self, sql: str, values: Any = ()) -> int:
         """How many rows were changed."""
 
     def finally_many(self, sql: str, rows: Sequence[Any]) -> None:
         """Change these at the end, together with the commit. Nobody asks how many, and nobody reads them before."""
+
+    def finally_ask(self, sql: str, values: Sequence[Any], tell: Callable[[Row | None], None]) -> None:
+        """Ask after all that is changed at the end; the first row is told before the commit is known to others."""
+
+    def undo(self) -> None:
+        """Nothing of what was changed counts."""
 
     def many(self, sql: str, rows: Sequence[Any]) -> int:
         """How many rows were changed by all of them together."""

@@ -25,7 +25,8 @@ import psycopg
 
 from everbeat.errors import StoreUnavailable
 from everbeat.store.bells import can_run
-from everbeat.store.postgres.connection import Connection, PostgresDatabase
+from everbeat.store.postgres.connection import PostgresDatabase
+from everbeat.store.postgres.transaction import Connection
 from everbeat.store.transaction import Kind
 from everbeat.store.verbs.living import Served
 
@@ -277,13 +278,13 @@ def digest(task_id: str) -> str:
 
 
 def _messages(words: Collection[Word]) -> Iterable[str]:
-    message: list[Word] = []
+    message: list[str] = []
     size = 2
     for word in words:
-        length = len(json.dumps(word)) + 2
-        if size + length > LONGEST:
-            yield json.dumps(message)
+        said = json.dumps(word)
+        if size + len(said) + 1 > LONGEST:
+            yield f"[{','.join(message)}]"
             message, size = [], 2
-        message.append(word)
-        size += length
-    yield json.dumps(message)
+        message.append(said)
+        size += len(said) + 1
+    yield f"[{','.join(message)}]"

@@ -15,20 +15,15 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 import psycopg
-from psycopg.types.numeric import Int8Dumper
 
 from everbeat.errors import StoreUnavailable, TaskConflict
 from everbeat.model.task import Enqueued, NewTask
 from everbeat.store.interface import Sent
+from everbeat.store.postgres.arrays import teach
 from everbeat.store.postgres.bells import NotifyBells
-from everbeat.store.postgres.connection import (
-    CLOCK_ID,
-    MISSING,
-    Connection,
-    PostgresDatabase,
-    PostgresTransaction,
-    now_on,
-)
+from everbeat.store.postgres.connection import PostgresDatabase
+from everbeat.store.postgres.transaction import Connection, PostgresTransaction
+from everbeat.store.postgres.trouble import MISSING
 from everbeat.store.transaction import Row, RowRefused
 from everbeat.store.verbs import sending
 from everbeat.store.wrapped import driver_connection, kind_of
@@ -51,12 +46,7 @@ def enqueue_on(given: Any, tasks: Sequence[NewTask], *, database: PostgresDataba
         )
     _require_transaction(own)
     guest = cast(Connection, _Guest(own))
-
-    def moment() -> tuple[int, int, str]:
-        now = now_on(guest)
-        return now, now, CLOCK_ID
-
-    transaction = PostgresTransaction(guest, database.scope, moment)
+    transaction = PostgresTransaction(guest, database.scope)
     try:
         path = _one(guest, SEARCH_PATH)  # the first statement begins the transaction, where none is open
         with transaction.part(), _found_by(guest, database.schema, path):
@@ -87,7 +77,7 @@ class _Guest:
 
     def cursor(self) -> psycopg.Cursor[Row]:
         cursor = psycopg.Cursor(self._connection, row_factory=psycopg.rows.tuple_row)
-        cursor.adapters.register_dumper(int, Int8Dumper)
+        teach(cursor.adapters)
         return cursor
 
     def execute(self, sql: Any, values: Any = None) -> psycopg.Cursor[Row]:

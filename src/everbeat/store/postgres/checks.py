@@ -7,7 +7,8 @@ from datetime import timedelta
 import psycopg
 
 from everbeat.model.integrity import Checkpoint, IntegrityResult
-from everbeat.store.postgres.connection import Connection, PostgresDatabase
+from everbeat.store.postgres.connection import PostgresDatabase
+from everbeat.store.postgres.transaction import Connection
 
 AMCHECK = "SELECT extnamespace::regnamespace::text FROM pg_extension WHERE extname = 'amcheck'"
 INDEXES = """

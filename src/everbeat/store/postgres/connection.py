@@ -14,33 +14,27 @@
 
 import os
 import select
-import struct
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any
 
 import psycopg
-from psycopg.types.numeric import Int8Dumper
 
 from everbeat.clock import Clock
 from everbeat.crashpoint import crash_point
 from everbeat.errors import StoreUnavailable
 from everbeat.model.event import Event
 from everbeat.secrecy import masked
-from everbeat.store.postgres.dialect import bind, in_one, names_in, translate
-from everbeat.store.postgres.hot import COLUMNS, KINDS, KINDS_OF, OTHERWISE, TYPES
+from everbeat.store.postgres.arrays import teach
 from everbeat.store.postgres.limited import LimitedConnection
-from everbeat.store.postgres.trouble import may_pass, told
-from everbeat.store.transaction import Kind, Question, Row, RowRefused
-
-Connection = psycopg.Connection[Row]
+from everbeat.store.postgres.transaction import Connection, Memory, PostgresTransaction
+from everbeat.store.postgres.trouble import DEFINITE, MISSING, REFUSED, may_pass, told
+from everbeat.store.transaction import Question, Row
 
 MOST_CONNECTIONS = 8
 CONNECT_SECONDS = 5
-CLOCK_ID = "database"
 LIMITS = {
     "idle_in_transaction_session_timeout": "5s",
     "lock_timeout": "2s",
@@ -51,161 +45,14 @@ LIMITS = {
     # Every statement of ours finds its rows by an index; statistics that are out of date must not talk it out of that.
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
+    # And no look at the values could make a better plan: planning anew for each of them takes longer than most run.
+    "plan_cache_mode": "force_generic_plan",
 }
 KEEPALIVE = {"tcp_keepalives_idle": "2", "tcp_keepalives_interval": "1", "tcp_keepalives_count": "3",
              "tcp_user_timeout": "5000"}  # fmt: skip
-NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 WHO = "SELECT pg_backend_pid(), has_function_privilege('pg_control_system()', 'execute')"
 CLUSTER = "SELECT system_identifier FROM pg_control_system()"
 STEADY = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
-LOCK_TASKS = "SELECT 1 FROM everbeat_tasks WHERE seq = ANY(%s) ORDER BY seq FOR UPDATE"
-TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
-DEFINITE = (psycopg.IntegrityError, psycopg.DataError, psycopg.ProgrammingError, psycopg.NotSupportedError)
-REFUSED = (*DEFINITE, UnicodeError, OverflowError, struct.error)
-MISSING = (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn,
-           psycopg.errors.InvalidSchemaName)  # fmt: skip
-"""Errors of a statement that tell of the store."""
-PAGES = (1, 4, 16, 64, 256)
-"""How many ready tasks are read at a time: few numbers, because each is a statement of its own. (A LIMIT that is a
-parameter is planned as a tenth of the table.)"""
-AHEAD = "{sql}{after} ORDER BY priority, seq LIMIT {limit} FOR UPDATE SKIP LOCKED"
-AFTER = " AND (priority, seq) > (%s, %s)"
-
-
-class PostgresTransaction:
-    """`Transaction` on a connection that is in one, or reads statement by statement."""
-
-    def __init__(self, connection: Connection, scope: str, moment: Callable[[], tuple[int, int, str]]) -> None:
-        self._connection = connection
-        self._scope = scope
-        self._moment = moment
-        self._known: tuple[int, int, str] | None = None
-        self.events: list[Event] = []
-        self.wakes: set[Kind] = set()
-        self.done: set[str] = set()
-        self._answers: dict[Question, list[Row]] = {}
-        """To what was expected to be asked."""
-        self._last: list[tuple[str, Sequence[Any]]] = []
-
-    @property
-    def now(self) -> int:
-        return self._read_clock()[0]
-
-    @property
-    def mono(self) -> int:
-        return self._read_clock()[1]
-
-    @property
-    def clock_id(self) -> str:
-        return self._read_clock()[2]
-
-    def expect(self, *questions: Question) -> None:
-        with self._connection.pipeline():
-            asked = [(question, self._execute(*bind(*question))) for question in questions]
-            self._answers = {question: cursor.fetchall() for question, cursor in asked}
-
-    def finally_many(self, sql: str, rows: Sequence[Any]) -> None:
-        if rows:
-            self._last.append((sql, rows))
-
-    def run(self, sql: str, values: Any = ()) -> int:
-        return self._execute(*bind(sql, values)).rowcount
-
-    def many(self, sql: str, rows: Sequence[Any]) -> int:
-        types = TYPES.get(sql)
-        if not rows:
-            return 0
-        if len(rows) == 1:
-            return self._execute(translate(sql), rows[0]).rowcount
-        if types is None:
-            with self._connection.cursor() as cursor:
-                cursor.executemany(translate(sql), rows)
-                return cursor.rowcount
-        if isinstance(rows[0], dict):
-            names = names_in(sql)
-            columns = [[row[name] for row in rows] for name in names]
-        else:
-            columns = [list(column) for column in zip(*rows, strict=True)]
-        return self._execute(in_one(sql, types), columns).rowcount
-
-    def insert(self, table: str, shared: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> int:
-        sql = _insertion(table, tuple(shared), tuple(columns))
-        return self._execute(sql, [*shared.values(), *map(list, columns.values())]).rowcount
-
-    def rows(self, sql: str, values: Any = ()) -> Iterator[Row]:
-        return iter(self.all(sql, values))
-
-    def kinds(self, queues: Collection[str] | None, names: Sequence[str]) -> Iterator[tuple[str, str]]:
-        known = list(names)
-        found = self._execute(KINDS, [known]) if queues is None else self._execute(KINDS_OF, [list(queues), known])
-        return ((queue, name) for queue, name in found.fetchall())
-
-    def ahead(self, sql: str, values: Sequence[Any], few: int) -> Iterator[Row]:
-        """What is read is locked until the end of the transaction, so not much more than is wanted."""
-        limit = next((page for page in PAGES if page >= few), PAGES[-1])
-        after: tuple[Any, ...] = ()
-        while True:
-            page = AHEAD.format(sql=translate(sql), after=AFTER if after else "", limit=limit)
-            found = self._execute(page, [*values, *after]).fetchall()
-            yield from found
-            if len(found) < limit:
-                return
-            after = found[-1][:2]
-
-    def lock(self, name: str) -> None:
-        self._execute(LOCK, (f"{self._scope}/{name}",))
-
-    def lock_tasks(self, seqs: Iterable[int]) -> None:
-        self._execute(LOCK_TASKS, (list(seqs),))
-
-    def try_lock(self, name: str) -> bool:
-        """Whether nobody else had it."""
-        row = self._execute(TRY_LOCK, (f"{self._scope}/{name}",)).fetchone()
-        return row is not None and bool(row[0])
-
-    def all(self, sql: str, values: Any = ()) -> list[Row]:
-        if self._answers:
-            known = self._answers.pop((sql, tuple(values)), None)
-            if known is not None:
-                return known
-        return self._execute(*bind(sql, values)).fetchall()
-
-    def one(self, sql: str, values: Any = ()) -> Row | None:
-        if self._answers:
-            known = self._answers.pop((sql, tuple(values)), None)
-            if known is not None:
-                return known[0] if known else None
-        return self._execute(*bind(OTHERWISE.get(sql, sql), values)).fetchone()
-
-    @contextmanager
-    def part(self) -> Iterator[None]:
-        announced = len(self.events)
-        try:
-            with self._connection.transaction():
-                yield
-        except BaseException as error:
-            del self.events[announced:]
-            if isinstance(error, (*REFUSED, ValueError)):
-                raise RowRefused(f"{type(error).__name__}: {error}") from error
-            raise
-
-    def commit(self) -> None:
-        """What was left for the end goes with it, in one round trip."""
-        if not self._last:
-            self._connection.execute("COMMIT")
-            return
-        with self._connection.pipeline():
-            for sql, rows in self._last:
-                self.many(sql, rows)
-            self._connection.execute("COMMIT")
-
-    def _execute(self, sql: str, values: Any) -> psycopg.Cursor[Row]:
-        return self._connection.execute(sql, values)
-
-    def _read_clock(self) -> tuple[int, int, str]:
-        self._known = self._known or self._moment()
-        return self._known
 
 
 class PostgresDatabase:
@@ -242,7 +89,9 @@ class PostgresDatabase:
     @contextmanager
     def write(self, point: str | None = None, *, wipe: bool = False) -> Iterator[PostgresTransaction]:
         with self.session() as connection:
-            tx = self._transaction(connection, self._begin(connection))
+            tx = PostgresTransaction(
+                connection, self.scope, begin=_begin(connection), clock=self._clock, memory=self._memory
+            )
             yield tx
             if point:
                 crash_point(f"{point}.before_commit")
@@ -257,7 +106,7 @@ class PostgresDatabase:
         with self.session() as connection:
             if steady:
                 connection.execute(STEADY)
-            yield self._transaction(connection, None)
+            yield PostgresTransaction(connection, self.scope, clock=self._clock)
 
     def empty_log(self) -> None:
         """What was blanked is overwritten when the server vacuums the table and reuses its log: nothing that we do."""
@@ -323,12 +172,13 @@ class PostgresDatabase:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._memory = Memory()
         self._idle: list[Connection] = []
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
 
     def _set_up(self, connection: Connection) -> None:
         self._all.add(connection)
-        connection.adapters.register_dumper(int, Int8Dumper)
+        teach(connection.adapters)
         settings = LIMITS | KEEPALIVE
         if self.schema is not None:
             settings["search_path"] = f'"{self.schema}"'
@@ -368,23 +218,6 @@ class PostgresDatabase:
             return
         with self._lock:
             self._idle.append(connection)
-
-    def _begin(self, connection: Connection) -> int:
-        """When it was, by the database's clock, in the same round trip."""
-        cursor = connection.execute(f"{_begin(connection)}; SELECT {NOW}")
-        while cursor.nextset():
-            pass
-        row = cursor.fetchone()
-        return int(row[0]) if row else 0
-
-    def _transaction(self, connection: Connection, began_at: int | None) -> PostgresTransaction:
-        def moment() -> tuple[int, int, str]:
-            if self._clock is not None:
-                return self._clock.wall_us(), self._clock.mono_us(), self._clock.id
-            now = began_at or now_on(connection)
-            return now, now, CLOCK_ID
-
-        return PostgresTransaction(connection, self.scope, moment)
 
     def alone(
         self, connection: Connection, sql: str, values: Any, *, then: Sequence[Question] = ()
@@ -429,23 +262,6 @@ class PostgresDatabase:
     def unavailable(self, error: psycopg.Error) -> StoreUnavailable:
         said = f"{self.location}: {told(error)}. Nothing was changed."
         return StoreUnavailable(said, may_pass=may_pass(error))
-
-
-@lru_cache(maxsize=64)
-def _insertion(table: str, shared: tuple[str, ...], columns: tuple[str, ...]) -> str:
-    common = ", ".join(f"%s::{COLUMNS.get(name, 'text')}" for name in shared)
-    arrays = ", ".join(f"%s::{COLUMNS.get(name, 'text')}[]" for name in columns)
-    own = ", ".join(columns)
-    return (
-        f"INSERT INTO {table} ({', '.join(shared)}, {own}) SELECT {common}, {own} "
-        f"FROM unnest({arrays}) AS u({own}) ON CONFLICT DO NOTHING"
-    )
-
-
-def now_on(connection: Connection) -> int:
-    """By the database's clock."""
-    row = connection.execute(f"SELECT {NOW}").fetchone()
-    return int(row[0]) if row else 0
 
 
 def _begin(connection: Connection) -> str:

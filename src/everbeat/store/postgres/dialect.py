@@ -111,24 +111,28 @@ def translate_schema(script: str) -> str:
     return script
 
 
-MARK = re.compile(r"\?|:(?P<name>[a-z_]+)")
+MARK = re.compile(r"\?|(?<!:):(?P<name>[a-z_]+)")
+OWN = re.compile(r"/\*pg:\s*(.*?)\s*\*/", re.DOTALL)
 
 
 @lru_cache(maxsize=64)
-def in_one(sql: str, types: tuple[str, ...]) -> str:
+def in_one(sql: str, types: tuple[str, ...], shared: tuple[int, ...] = ()) -> str:
     """A statement for one row as a statement for many: each of its values becomes a column of the arrays that are given
-    instead. Named values are numbered in the order in which they are first used."""
+    instead. Named values are numbered in the order in which they are first used. Of `shared`, counted from 0, one value
+    for all rows is given, after the arrays."""
     names: dict[str, int] = {}
     numbers = iter(range(1, 1000))
 
     def column(mark: re.Match[str]) -> str:
-        if mark["name"] is None:
-            return f"u.c{next(numbers)}"
-        return f"u.c{names.setdefault(mark['name'], len(names) + 1)}"
+        number = next(numbers) if mark["name"] is None else names.setdefault(mark["name"], len(names) + 1)
+        return f"{'s' if number - 1 in shared else 'u'}.c{number}"
 
-    said = MARK.sub(column, sql)
-    arrays = ", ".join(f"%s::{kind}[]" for kind in types)
-    source = f"FROM unnest({arrays}) AS u({', '.join(f'c{number + 1}' for number in range(len(types)))})"
+    said = MARK.sub(column, OWN.sub(r"\1", sql))
+    own = [(f"c{number + 1}", kind) for number, kind in enumerate(types) if number not in shared]
+    arrays = ", ".join(f"%s::{kind}[]" for _, kind in own)
+    source = f"FROM unnest({arrays}) AS u({', '.join(name for name, _ in own)})"
+    if shared:
+        source += f", (SELECT {', '.join(f'%s::{types[number]} AS c{number + 1}' for number in shared)}) AS s"
     if said.lstrip().startswith("INSERT"):
         before, _, values = said.partition("VALUES (")
         return f"{before}SELECT {values.rstrip().removesuffix(')')} {source}".replace("%", "%%").replace("%%s", "%s")

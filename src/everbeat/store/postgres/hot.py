@@ -3,7 +3,8 @@
 Also here: what PostgreSQL asks for in another way altogether.
 """
 
-from everbeat.store.verbs import doubting, expiring, living, owning, records, retaining, telling, unknown
+from everbeat.store.postgres.dialect import translate
+from everbeat.store.verbs import doubting, expiring, living, owning, queueing, records, retaining, telling, unknown
 
 TYPES: dict[str, tuple[str, ...]] = {
     owning.COMPLETE: ("bytea", "bigint", "bigint", "bigint", "text"),
@@ -28,6 +29,9 @@ TYPES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(retaining.OF_A_TASK, ("text",)),
 }  # fmt: skip
 
+SHARED = {owning.COMPLETE: (1, 4), owning.LAUNCH: (0, 1, 2), owning.CLAIM: (0, 1)}
+"""Which of their values are the same in all rows, most of the time: sent once, then."""
+
 COLUMNS = {
     "args": "bytea",
     **dict.fromkeys(("priority", "max_attempts", "good_until", "created_at", "run_at", "due_at"), "bigint"),
@@ -50,6 +54,15 @@ SELECT q.queue, n.name FROM q CROSS JOIN unnest(%s::text[]) AS n (name) {HAS_ONE
 KINDS_OF = f"""
 SELECT q.queue, n.name FROM unnest(%s::text[]) AS q (queue) CROSS JOIN unnest(%s::text[]) AS n (name) {HAS_ONE}
  ORDER BY q.queue, n.name"""
+
+NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+LOOKED = (owning.STANDING, queueing.LIMITS, owning.NEXT_DUE)
+# What every flush asks first, and the time, in one statement: the most that a small one pays for is their number.
+LOOK = f"""
+SELECT {NOW}, w.status, w.beat_seq,
+       (SELECT json_agg(json_build_array(l.name, l.most)) FROM ({translate(queueing.LIMITS)}) AS l (name, most)),
+       ({translate(owning.NEXT_DUE)})
+  FROM (SELECT 1) AS one LEFT JOIN LATERAL ({translate(owning.STANDING)}) AS w ON true"""
 
 OTHERWISE = {
     doubting.NEWEST_SEQ: "SELECT last_value FROM everbeat_tasks_seq_seq",

@@ -17,7 +17,8 @@ import psycopg
 from everbeat.model.recovery import Orphan, Settlement, Verdict
 from everbeat.model.session import Look, Peer, Suspect
 from everbeat.store.interface import Session, SessionsUnusable
-from everbeat.store.postgres.connection import NOW, PostgresDatabase
+from everbeat.store.postgres.connection import PostgresDatabase
+from everbeat.store.postgres.hot import NOW
 from everbeat.store.sql.base import Base
 from everbeat.store.transaction import Row
 from everbeat.store.verbs import recovering

@@ -13,8 +13,9 @@ import psycopg
 
 from everbeat.errors import StoreUnavailable
 from everbeat.store import schema
-from everbeat.store.postgres.connection import Connection, PostgresDatabase
+from everbeat.store.postgres.connection import PostgresDatabase
 from everbeat.store.postgres.dialect import translate, translate_schema
+from everbeat.store.postgres.transaction import Connection
 
 IS_OURS = "SELECT to_regclass('everbeat_meta') IS NOT NULL"
 ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('everbeat schema'), hashtext(current_schema()))"

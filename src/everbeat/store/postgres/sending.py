@@ -10,7 +10,8 @@ from functools import partial
 from everbeat.crashpoint import crash_point
 from everbeat.model.task import Enqueued, NewTask, TaskKind
 from everbeat.store.postgres.bells import NotifyBells, Said
-from everbeat.store.postgres.connection import NOW, PostgresDatabase
+from everbeat.store.postgres.connection import PostgresDatabase
+from everbeat.store.postgres.hot import NOW
 from everbeat.store.verbs.sending import OF_KIND
 
 RUN_AT = "coalesce(%(run_at)s::bigint, c.now + %(delay_us)s::bigint)"

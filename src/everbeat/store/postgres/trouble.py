@@ -1,4 +1,9 @@
-"""What is wrong with a server, in one line, with what a person can do about it. Passwords never get into it."""
+"""What is wrong with a server, in one line, with what a person can do about it. Passwords never get into it.
+
+And which errors are of a statement or a value in it, and not of the server.
+"""
+
+import struct
 
 import psycopg
 
@@ -29,6 +34,11 @@ FOR_A_PERSON = (
 )  # fmt: skip
 """Signs of what no waiting mends. A server may say it in another language: then a worker that starts waits, and says
 why."""
+DEFINITE = (psycopg.IntegrityError, psycopg.DataError, psycopg.ProgrammingError, psycopg.NotSupportedError)
+REFUSED = (*DEFINITE, UnicodeError, OverflowError, struct.error)
+MISSING = (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn,
+           psycopg.errors.InvalidSchemaName)  # fmt: skip
+"""Errors of a statement that tell of the store."""
 SEVERAL = "Multiple connection attempts failed"
 
 

@@ -52,7 +52,7 @@ class Working(Base):
         except self.database.refused as error:
             raise RowRefused(f"{type(error).__name__}: {error}") from error
         owning.mark_started(flushed.started)
-        if flush.endings:
+        if flushed.settlements:
             endings = zip(flushed.settlements, flush.endings, strict=True)
             self._announce_ends(tx, ((settlement, ending.claim, ending.verdict) for settlement, ending in endings))
         return flushed

@@ -9,13 +9,14 @@ from everbeat.model.task import Claim
 from everbeat.store.interface import Ending, Flush, Flushed, Refused
 from everbeat.store.transaction import RowRefused, Transaction
 from everbeat.store.verbs import flow_args, owning
+from everbeat.store.verbs.flow_ends import Roots
 from everbeat.store.verbs.queueing import Places
 from everbeat.store.verbs.records import add_events
 
 
 def flush(tx: Transaction, wanted: Flush) -> Flushed:
     refused: list[Refused] = []
-    owning.lock_workflows(tx, wanted.endings)
+    roots = owning.lock_workflows(tx, wanted.endings)
     owning.lock_tasks(tx, wanted)
     for report in wanted.reports:
         try:
@@ -23,7 +24,7 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
                 owning.keep(tx, wanted.worker_id, [report])
         except RowRefused as error:
             refused.append(Refused(task_id=report.claim.id, error=f"progress: {error}"))
-    settlements = [_settle(tx, ending, refused) for ending in wanted.endings]
+    settlements = [_settle(tx, ending, roots, refused) for ending in wanted.endings]
     for event in wanted.events:
         try:
             with tx.part():
@@ -51,10 +52,10 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     )
 
 
-def _settle(tx: Transaction, ending: Ending, refused: list[Refused]) -> Settlement:
+def _settle(tx: Transaction, ending: Ending, roots: Roots, refused: list[Refused]) -> Settlement:
     try:
         with tx.part():
-            return owning.settle(tx, [ending], row_by_row=True)[0]
+            return owning.settle(tx, [ending], roots, row_by_row=True)[0]
     except RowRefused as error:
         refused.append(Refused(task_id=ending.claim.id, error=f"{ending.verdict.change}: {error}"))
         return Unsettled(task_id=ending.claim.id, error=str(error))

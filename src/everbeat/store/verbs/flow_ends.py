@@ -11,16 +11,16 @@ A workflow whose rows make no sense does not keep the outcome of a task from bei
 told; `flow_mend` tries again. What the code of a sensitive task said is not copied (PROTOCOL 41).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from everbeat.decide.flow import DONE, end_of_task
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim
-from everbeat.store.transaction import RowRefused, Transaction
+from everbeat.store.transaction import Question, RowRefused, Transaction
 from everbeat.store.verbs.flow_advance import Ends, advance
-from everbeat.store.verbs.flow_rows import NodeEnd, among
+from everbeat.store.verbs.flow_rows import NodeEnd, among, chunks, naming
 from everbeat.store.verbs.looking import shown_message
 from everbeat.store.verbs.records import add_events
 
@@ -45,6 +45,11 @@ def lock(tx: Transaction, workflow_ids: Iterable[str | None]) -> Roots:
     if not wanted:
         return {}
     return dict(among(tx, LOCK, (), sorted(wanted)))
+
+
+def locking(workflow_ids: Sequence[str]) -> Iterator[Question]:
+    """What `lock` will ask, given them in order."""
+    return ((naming(LOCK, len(chunk)), tuple(chunk)) for chunk in chunks(workflow_ids))
 
 
 def lock_of(tx: Transaction, seqs: Sequence[int]) -> Roots:

@@ -10,7 +10,7 @@ Written twice is written once: a flush whose commit got no answer may be sent ag
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from everbeat.decide.measure import RESTART, times
 from everbeat.decide.room import OWN_PROCESS, Answer, Room
@@ -22,20 +22,22 @@ from everbeat.model.state import OWNED, REVOKES, Change, TaskStatus, sources, ta
 from everbeat.model.task import Claim, Outcome, TaskPolicy
 from everbeat.model.worker import WorkerStatus
 from everbeat.store.interface import Ending, Flush, Flushed, Held, Report
-from everbeat.store.transaction import Question, Row, Transaction
+from everbeat.store.transaction import Kind, Row, Transaction
 from everbeat.store.verbs import flow_args, flow_ends, totals, unsound
 from everbeat.store.verbs.living import beat_for_tasks, renew
-from everbeat.store.verbs.queueing import LIMITS, Places, is_ready
+from everbeat.store.verbs.queueing import LIMITS, Places, has_ready
 from everbeat.store.verbs.records import Records, StoredError, add_events, stored_error, text
 from everbeat.store.verbs.turns import IN_LINE, hand_over
 
 # Who declares this worker dead waits for the end of the flush.
 STANDING = "SELECT status, beat_seq FROM everbeat_workers WHERE id = ? /*pg: FOR KEY SHARE */"
 
+# The moment of a transaction that has not heard from the database yet.
+MOMENT = "/*pg: coalesce( */?/*pg: , (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) */"
 # Fast path of `end`: most runs end in a result. Primary key; refuses a superseded owner.
-COMPLETE = """
+COMPLETE = f"""
 UPDATE everbeat_tasks
-   SET status = 'COMPLETED', result = ?, finished_at = ?, error_code = NULL, error_message = NULL, error = NULL
+   SET status = 'COMPLETED', result = ?, finished_at = {MOMENT}, error_code = NULL, error_message = NULL, error = NULL
  WHERE seq = ? AND fence = ? AND worker_id = ? AND status || '' = 'RUNNING'"""
 
 # The end of any ownership without a result. Primary key; refuses if the task moved. An unbilled run is counted as free
@@ -147,16 +149,16 @@ their own is not walked to its end every time."""
 
 
 def flush(tx: Transaction, wanted: Flush) -> Flushed:
-    tx.expect(*_questions(wanted))
+    _announce(tx, wanted)
     standing = tx.one(STANDING, (wanted.worker_id,))
     if wanted.seen_beat is not None and is_older(standing, wanted.seen_beat):
+        tx.undo()
         return Flushed(alive=False, is_older=True)
-    if wanted.reports or wanted.endings or wanted.starts:
-        lock_workflows(tx, wanted.endings)  # before any task
-        lock_tasks(tx, wanted)
+    roots = lock_workflows(tx, wanted.endings)  # before any task
+    lock_tasks(tx, wanted)
     if wanted.reports:
         keep(tx, wanted.worker_id, wanted.reports)  # first: some of them may be ending
-    settlements = settle(tx, wanted.endings) if wanted.endings else []
+    settlements = settle(tx, wanted.endings, roots) if wanted.endings else []
     if wanted.events:
         add_events(tx, wanted.events)
     if standing is None or standing[0] != WorkerStatus.ALIVE:
@@ -173,12 +175,25 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     return Flushed(alive=True, settlements=settlements, started=started, claims=claims, next_due_in_us=due_in_us)
 
 
-def _questions(wanted: Flush) -> Iterator[Question]:
-    """What a flush asks in any case. When the next task is due may be changed by what it settles."""
-    yield STANDING, (wanted.worker_id,)
-    yield LIMITS, ()
-    if all(ending.verdict.change is Change.COMPLETE for ending in wanted.endings):
-        yield NEXT_DUE, ()
+def _announce(tx: Transaction, wanted: Flush) -> None:
+    """What a flush asks and changes in any case. When the next task is due may be changed by what it settles, unless
+    that is results; what is ready also by results, if they are those of nodes."""
+    tx.expect((STANDING, (wanted.worker_id,)), (LIMITS, ()))
+    if any(ending.verdict.change is not Change.COMPLETE for ending in wanted.endings):
+        return
+    tx.expect((NEXT_DUE, ()))
+    if wanted.reports or wanted.starts:
+        return
+    workflows = sorted({e.claim.workflow_id for e in wanted.endings if e.claim.workflow_id is not None})
+    tx.expect(*flow_ends.locking(workflows))
+    tx.expect_many(COMPLETE, _completed(tx, wanted.endings))
+    if not workflows:
+        _foresee(tx, wanted.room)
+
+
+def _foresee(tx: Transaction, room: Room | None) -> None:
+    if room is not None and not room.is_empty:
+        tx.foresee(READY, room.queues, _names(room), room.wants)
 
 
 def is_older(standing: Row | None, seen_beat: int) -> bool:
@@ -194,7 +209,14 @@ def begin_leases(tx: Transaction, worker_id: str, claims: Iterable[Claim]) -> No
 
 def leave_asleep(tx: Transaction) -> None:
     """Nobody is woken for what this flush made ready and has taken itself."""
-    tx.wakes.intersection_update([kind for kind in tx.wakes if is_ready(tx, *kind)])
+    for kind in tuple(tx.wakes):
+        sql, values = has_ready(*kind)
+        tx.finally_ask(sql, values, partial(_leave_if_none, tx, kind))
+
+
+def _leave_if_none(tx: Transaction, kind: Kind, found: Row | None) -> None:
+    if found is None:
+        tx.wakes.discard(kind)
 
 
 def is_alive(tx: Transaction, worker_id: str) -> bool:
@@ -221,12 +243,13 @@ def keep(tx: Transaction, worker_id: str, reports: Sequence[Report]) -> None:
 # -- letting go -----------------------------------------------------------------------------------------------------
 
 
-def settle(tx: Transaction, endings: Sequence[Ending], *, row_by_row: bool = False) -> list[Settlement]:
-    """`row_by_row`: a workflow that makes no sense does not keep the outcome from being stored."""
-    roots = lock_workflows(tx, endings)
-    results = sorted((ending for ending in endings if ending.verdict.change is Change.COMPLETE), key=_seq)
-    rows = [(e.verdict.result, tx.now, e.claim.seq, e.claim.fence, e.claim.worker_id) for e in results]
-    all_stored = tx.many(COMPLETE, rows) == len(results)
+def settle(
+    tx: Transaction, endings: Sequence[Ending], roots: flow_ends.Roots, *, row_by_row: bool = False
+) -> list[Settlement]:
+    """`roots`: of the workflows that they are of, locked. `row_by_row`: a workflow that makes no sense does not keep the
+    outcome from being stored."""
+    results = [ending for ending in endings if ending.verdict.change is Change.COMPLETE]
+    all_stored = tx.many(COMPLETE, _completed(tx, results)) == len(results)
     all_done = all_stored and len(results) == len(endings)
     if all_done:
         settlements: list[Settlement] = [Settled(task_id=ending.claim.id) for ending in endings]
@@ -248,6 +271,14 @@ def lock_tasks(tx: Transaction, wanted: Flush) -> None:
     is_one = not (wanted.reports or wanted.starts) and all(e.verdict.change is Change.COMPLETE for e in wanted.endings)
     if len(claims) > 1 and not is_one:
         tx.lock_tasks({claim.seq for claim in claims})
+
+
+def _completed(tx: Transaction, results: Sequence[Ending]) -> list[Row]:
+    """In the order in which everybody locks them."""
+    moment = tx.moment
+    return [
+        (e.verdict.result, moment, e.claim.seq, e.claim.fence, e.claim.worker_id) for e in sorted(results, key=_seq)
+    ]
 
 
 def _seq(ending: Ending) -> int:
@@ -410,6 +441,7 @@ def start(tx: Transaction, worker_id: str, claim: Claim) -> bool:
 
 
 def claim_into(tx: Transaction, worker_id: str, room: Room, places: Places) -> list[Claim]:
+    _foresee(tx, room)
     claims = [] if room.is_empty else find(tx, worker_id, room, places)
     take(tx, claims)
     flow_args.complete(tx, claims)
@@ -467,7 +499,8 @@ def admitted(tx: Transaction, room: Room, places: Places, flawed: list[Row]) -> 
             passes[kind] -= 1
         if room.is_empty:
             return
-        following = None if answer is Answer.FULL or not passes[kind] else next(kinds[kind], None)
+        goes_on = answer is not Answer.FULL and passes[kind] and room.serves(row[4], row[3])
+        following = next(kinds[kind], None) if goes_on else None
         if following is None:
             heapq.heappop(heads)
         else:
@@ -485,8 +518,11 @@ def _offer(room: Room, row: Row, now: int) -> tuple[Answer, int]:
 def _kinds(tx: Transaction, room: Room, places: Places) -> Iterator[tuple[str, str]]:
     """The (queue, name) pairs that have ready tasks and that the room serves, in one order for everybody: the limits of
     two queues are locked in it."""
-    names = _in_order(room.sync_names, room.async_names)
-    return (kind for kind in tx.kinds(room.queues, names) if room.serves(*kind) and places.are_left(kind[0]))
+    return (kind for kind in tx.kinds(room.queues, _names(room)) if room.serves(*kind) and places.are_left(kind[0]))
+
+
+def _names(room: Room) -> list[str]:
+    return _in_order(room.sync_names, room.async_names)
 
 
 @lru_cache(maxsize=16)

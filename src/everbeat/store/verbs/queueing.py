@@ -11,7 +11,7 @@ from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.worker import QueueSetting
 from everbeat.store.interface import QueueInfo
-from everbeat.store.transaction import Transaction
+from everbeat.store.transaction import Question, Transaction
 from everbeat.store.verbs.records import add_events
 from everbeat.store.verbs.turns import make_way
 
@@ -92,9 +92,13 @@ class Places:
 
 def is_ready(tx: Transaction, queue: str, name: str | None = None) -> bool:
     """Whether a task of this queue, and name if there is one, could be claimed."""
+    return tx.one(*has_ready(queue, name)) is not None
+
+
+def has_ready(queue: str, name: str | None) -> Question:
     if name is None:
-        return tx.one(HAS_READY.format(name=""), (queue,)) is not None
-    return tx.one(HAS_READY.format(name=" AND name = ?"), (queue, name)) is not None
+        return HAS_READY.format(name=""), (queue,)
+    return HAS_READY.format(name=" AND name = ?"), (queue, name)
 
 
 def queues(tx: Transaction) -> list[QueueInfo]:

@@ -1,0 +1,82 @@
+"""Values of many rows on their way to PostgreSQL: one array for each column, written in one go.
+
+psycopg takes any list, and looks at each value of it several times to find out what it is. Here the statement knows.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from psycopg.abc import AdaptContext, Buffer
+from psycopg.adapt import AdaptersMap, Dumper
+from psycopg.pq import Format
+from psycopg.types.numeric import Int8Dumper
+
+_HEAD = struct.Struct("!iiIii")  # dimensions, whether there are NULLs, type of the values, how many, first index
+_LENGTH = struct.Struct("!i").pack
+_NULL = _LENGTH(-1)
+
+
+class Numbers(list[Any]):
+    pass
+
+
+class Texts(list[Any]):
+    pass
+
+
+class Blobs(list[Any]):
+    pass
+
+
+KINDS: dict[str, Callable[[Sequence[Any]], list[Any]]] = {"bigint": Numbers, "text": Texts, "bytea": Blobs}
+"""By the type of their values."""
+
+
+class _NumbersDumper(Dumper):
+    oid = 1016
+
+    def dump(self, obj: list[int | None]) -> Buffer | None:
+        said = str(list(obj))[1:-1]
+        return b"{%b}" % (said.replace("None", "NULL") if None in obj else said).encode()
+
+
+class _BinaryDumper(Dumper):
+    format = Format.BINARY
+    of: ClassVar[int]
+
+    def _dump(self, values: Sequence[bytes | None]) -> bytes:
+        pieces = [_HEAD.pack(1, int(None in values), self.of, len(values), 1)]
+        for value in values:
+            if value is None:
+                pieces.append(_NULL)
+            else:
+                pieces.append(_LENGTH(len(value)))
+                pieces.append(value)
+        return b"".join(pieces)
+
+
+class _TextsDumper(_BinaryDumper):
+    oid, of = 1009, 25
+
+    def __init__(self, cls: type, context: AdaptContext | None = None) -> None:
+        super().__init__(cls, context)
+        self._encoding = self.connection.info.encoding if self.connection else "utf-8"
+
+    def dump(self, obj: list[str | None]) -> Buffer | None:
+        return self._dump([None if value is None else value.encode(self._encoding) for value in obj])
+
+
+class _BlobsDumper(_BinaryDumper):
+    oid, of = 1001, 17
+
+    def dump(self, obj: list[bytes | None]) -> Buffer | None:
+        return self._dump(obj)
+
+
+def teach(adapters: AdaptersMap) -> None:
+    """Let a connection, or a cursor, know them; and whole numbers are BIGINT, as every one of ours is."""
+    adapters.register_dumper(int, Int8Dumper)
+    adapters.register_dumper(Numbers, _NumbersDumper)
+    adapters.register_dumper(Texts, _TextsDumper)
+    adapters.register_dumper(Blobs, _BlobsDumper)

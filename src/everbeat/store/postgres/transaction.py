@@ -1,0 +1,386 @@
+"""A transaction on PostgreSQL, in as few round trips as it can do with: each costs what a dozen statements cost.
+
+* It begins with its first statement, not before.
+* What a verb says that it will ask (`expect`), change (`expect_many`) or look for (`foresee`) is not sent until the
+  first answer is needed, and then all of it together.
+* What nobody waits for (`finally_many`, `finally_ask`) goes with the commit.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import psycopg
+
+from everbeat.clock import Clock
+from everbeat.model.event import Event
+from everbeat.store.postgres.arrays import KINDS as ARRAYS
+from everbeat.store.postgres.dialect import bind, in_one, names_in, translate
+from everbeat.store.postgres.hot import COLUMNS, KINDS, KINDS_OF, LOOK, LOOKED, NOW, OTHERWISE, SHARED, TYPES
+from everbeat.store.postgres.trouble import REFUSED
+from everbeat.store.transaction import Kind, Question, Row, RowRefused
+
+Connection = psycopg.Connection[Row]
+
+CLOCK_ID = "database"
+LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+LOCK_TASKS = "SELECT 1 FROM everbeat_tasks WHERE seq = ANY(%s) ORDER BY seq FOR UPDATE"
+TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
+AHEAD = "{sql}{after} ORDER BY priority, seq LIMIT %s FOR UPDATE SKIP LOCKED"
+AFTER = " AND (priority, seq) > (%s, %s)"
+NOT_SAID = -1
+MOST_LIKELY = 4
+"""So many kinds of tasks are looked for unasked."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """What the last claims found: the next will find the same, most of the time. Never more than a guess."""
+
+    kinds: dict[tuple[Collection[str] | None, tuple[str, ...]], list[tuple[str, str]]] = field(default_factory=dict)
+    """By what was asked for."""
+
+
+@dataclass(slots=True)
+class Foreseen:
+    """What was looked for unasked."""
+
+    kinds: list[tuple[str, str]]
+    pages: dict[tuple[str, tuple[Any, ...], int], list[Row]]
+
+
+class PostgresTransaction:
+    """`Transaction` on a connection; `begin` is how it begins, None if it is not to, or has begun already."""
+
+    def __init__(
+        self, connection: Connection, scope: str, *, begin: str | None = None, clock: Clock | None = None,
+        memory: Memory | None = None,
+    ) -> None:  # fmt: skip
+        self._connection = connection
+        self._scope = scope
+        self._begin = begin
+        self._clock = clock
+        self._memory = memory or Memory()
+        self._known: tuple[int, int, str] | None = None
+        self._moment: int | None = NOT_SAID
+        self.events: list[Event] = []
+        self.wakes: set[Kind] = set()
+        self.done: set[str] = set()
+        self._is_undone = False
+        self._questions: list[Question] = []
+        """To be sent with the next statement, and then what is `_expected`: each says what to do with its answer."""
+        self._expected: list[Callable[[], Callable[[], None]]] = []
+        self._answers: dict[Question, list[Row]] = {}
+        self._counts: dict[str, tuple[Sequence[Any], int]] = {}
+        self._foreseen: Foreseen | None = None
+        self._last: list[Callable[[], Callable[[], None]]] = []
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> int:
+        return self._read_clock()[0]
+
+    @property
+    def mono(self) -> int:
+        return self._read_clock()[1]
+
+    @property
+    def clock_id(self) -> str:
+        return self._read_clock()[2]
+
+    @property
+    def moment(self) -> int | None:
+        """One answer for the whole transaction: what is expected and what is asked must be the same."""
+        if self._moment == NOT_SAID:
+            self._moment = None if self._known is None and self._clock is None else self.now
+        return self._moment
+
+    def _read_clock(self) -> tuple[int, int, str]:
+        if self._known is None and self._clock is not None:
+            self._known = self._clock.wall_us(), self._clock.mono_us(), self._clock.id
+        if self._known is None:
+            self._send_expected()
+        if self._known is None:
+            self._learn_time(_first(self._execute(f"SELECT {NOW}", None)))
+        assert self._known is not None
+        return self._known
+
+    def _learn_time(self, now: int) -> None:
+        if self._clock is None:
+            self._known = now, now, CLOCK_ID
+
+    # -- in advance -------------------------------------------------------------------------------------------------
+
+    def expect(self, *questions: Question) -> None:
+        self._questions += questions
+
+    def _asked(self) -> list[Callable[[], Callable[[], None]]]:
+        """The questions, as few statements."""
+        questions, self._questions = self._questions, []
+        looked = [question for question in questions if question[0] in LOOKED]
+        if tuple(sql for sql, _ in looked) != LOOKED:
+            return [self._asking(question) for question in questions]
+        others = [self._asking(question) for question in questions if question not in looked]
+        return [lambda: self._look_around(looked), *others]
+
+    def _look_around(self, looked: list[Question]) -> Callable[[], None]:
+        standing, limits, next_due = looked
+        cursor = self._connection.execute(LOOK, standing[1])
+
+        def learn() -> None:
+            ((now, status, beat_seq, limited, due_at),) = cursor.fetchall()
+            self._learn_time(now)
+            self._answers[standing] = [] if status is None else [(status, beat_seq)]
+            self._answers[limits] = [tuple(limit) for limit in limited or ()]
+            self._answers[next_due] = [(due_at,)]
+
+        return learn
+
+    def _asking(self, question: Question) -> Callable[[], Callable[[], None]]:
+        def ask() -> Callable[[], None]:
+            cursor = self._connection.execute(*bind(*question))
+            return lambda: self._answers.update({question: cursor.fetchall()})
+
+        return ask
+
+    def expect_many(self, sql: str, rows: Sequence[Any]) -> None:
+        def change() -> Callable[[], None]:
+            cursor = self._many(sql, rows)
+            return lambda: self._counts.update({sql: (rows, cursor.rowcount)})
+
+        if rows and sql in TYPES:
+            self._expected.append(change)
+
+    def foresee(
+        self, sql: str, queues: Collection[str] | None, names: Sequence[str], wants: Callable[[str], int]
+    ) -> None:
+        likely = self._memory.kinds.get((queues, tuple(names)))
+        if self._foreseen is None and likely:
+            self._expected.append(lambda: self._look(sql, queues, names, [(kind, wants(kind[1])) for kind in likely]))
+
+    def _look(
+        self, sql: str, queues: Collection[str] | None, names: Sequence[str], likely: list[tuple[tuple[str, str], int]]
+    ) -> Callable[[], None]:
+        kinds = self._ask_kinds(queues, names)
+        pages = {(sql, kind, few): self._connection.execute(_page(sql), [*kind, few]) for kind, few in likely if few}
+
+        def learn() -> None:
+            self._foreseen = Foreseen(
+                [(queue, name) for queue, name in kinds.fetchall()],
+                {asked: cursor.fetchall() for asked, cursor in pages.items()},
+            )
+
+        return learn
+
+    # -- the verbs --------------------------------------------------------------------------------------------------
+
+    def run(self, sql: str, values: Any = ()) -> int:
+        return self._changed(self._execute(*bind(sql, values)))
+
+    def _changed(self, cursor: psycopg.Cursor[Row]) -> int:
+        """What was foreseen may be no longer so."""
+        self._foreseen = None
+        return cursor.rowcount
+
+    def many(self, sql: str, rows: Sequence[Any]) -> int:
+        if not rows:
+            return 0
+        self._send_expected()
+        expected = self._counts.pop(sql, None)
+        if expected is not None and expected[0] == rows:
+            return expected[1]
+        return self._changed(self._in_time(lambda: self._many(sql, rows)))
+
+    def _many(self, sql: str, rows: Sequence[Any]) -> psycopg.Cursor[Row]:
+        types = TYPES.get(sql)
+        if len(rows) == 1:
+            return self._connection.execute(translate(sql), rows[0])
+        if types is None:
+            cursor = self._connection.cursor()
+            cursor.executemany(translate(sql), rows)
+            return cursor
+        if isinstance(rows[0], dict):
+            names = names_in(sql)
+            columns = [[row[name] for row in rows] for name in names]
+        else:
+            columns = list(map(list, zip(*rows, strict=True)))
+        shared = SHARED.get(sql, ())
+        if any(columns[number].count(columns[number][0]) < len(rows) for number in shared):
+            shared = ()
+        values = [ARRAYS[types[number]](column) for number, column in enumerate(columns) if number not in shared]
+        return self._connection.execute(in_one(sql, types, shared), [*values, *(columns[n][0] for n in shared)])
+
+    def insert(self, table: str, shared: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> int:
+        sql = _insertion(table, tuple(shared), tuple(columns))
+        own = [ARRAYS[COLUMNS.get(name, "text")](column) for name, column in columns.items()]
+        return self._changed(self._execute(sql, [*shared.values(), *own]))
+
+    def rows(self, sql: str, values: Any = ()) -> Iterator[Row]:
+        return iter(self.all(sql, values))
+
+    def kinds(self, queues: Collection[str] | None, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+        self._send_expected()
+        if self._foreseen is not None:
+            found = self._foreseen.kinds
+        else:
+            found = [(q, name) for q, name in self._in_time(lambda: self._ask_kinds(queues, names)).fetchall()]
+        self._memory.kinds[queues, tuple(names)] = found[:MOST_LIKELY]
+        return iter(found)
+
+    def _ask_kinds(self, queues: Collection[str] | None, names: Sequence[str]) -> psycopg.Cursor[Row]:
+        if queues is None:
+            return self._connection.execute(KINDS, [ARRAYS["text"](names)])
+        return self._connection.execute(KINDS_OF, [ARRAYS["text"](list(queues)), ARRAYS["text"](names)])
+
+    def ahead(self, sql: str, values: Sequence[Any], few: int) -> Iterator[Row]:
+        """What is read is locked until the end of the transaction, so not more than is wanted."""
+        few = max(few, 1)
+        found = self._foreseen.pages.pop((sql, tuple(values), few), None) if self._foreseen is not None else None
+        if found is None:
+            found = self._execute(_page(sql), [*values, few]).fetchall()
+        while True:
+            yield from found
+            if len(found) < few:
+                return
+            found = self._execute(_page(sql, AFTER), [*values, *found[-1][:2], few]).fetchall()
+
+    def lock(self, name: str) -> None:
+        self._memory.kinds.clear()  # where names are locked before they are claimed from, nothing is locked unasked
+        self._execute(LOCK, (f"{self._scope}/{name}",))
+
+    def lock_tasks(self, seqs: Iterable[int]) -> None:
+        self._execute(LOCK_TASKS, (ARRAYS["bigint"](list(seqs)),))
+
+    def try_lock(self, name: str) -> bool:
+        """Whether nobody else had it."""
+        row = self._execute(TRY_LOCK, (f"{self._scope}/{name}",)).fetchone()
+        return row is not None and bool(row[0])
+
+    def all(self, sql: str, values: Any = ()) -> list[Row]:
+        known = self._expected_answer(sql, values)
+        return self._execute(*bind(sql, values)).fetchall() if known is None else known
+
+    def one(self, sql: str, values: Any = ()) -> Row | None:
+        known = self._expected_answer(sql, values)
+        if known is not None:
+            return known[0] if known else None
+        return self._execute(*bind(OTHERWISE.get(sql, sql), values)).fetchone()
+
+    def _expected_answer(self, sql: str, values: Any) -> list[Row] | None:
+        self._send_expected()
+        return self._answers.pop((sql, tuple(values)), None) if self._answers else None
+
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        if self._begin is not None or self._is_expecting:
+            self._send([])
+        announced = len(self.events)
+        try:
+            with self._connection.transaction():
+                yield
+        except BaseException as error:
+            del self.events[announced:]
+            if isinstance(error, (*REFUSED, ValueError)):
+                raise RowRefused(f"{type(error).__name__}: {error}") from error
+            raise
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def finally_many(self, sql: str, rows: Sequence[Any]) -> None:
+        def change() -> Callable[[], None]:
+            self._many(sql, rows)
+            return _nothing
+
+        if rows:
+            self._last.append(change)
+
+    def finally_ask(self, sql: str, values: Sequence[Any], tell: Callable[[Row | None], None]) -> None:
+        def ask() -> Callable[[], None]:
+            cursor = self._connection.execute(*bind(sql, values))
+            return lambda: tell(cursor.fetchone())
+
+        self._last.append(ask)
+
+    def undo(self) -> None:
+        self._is_undone = True
+
+    def commit(self) -> None:
+        """What was left for the end goes with it, in one round trip."""
+        if self._is_undone:
+            self._connection.execute("ROLLBACK")
+        elif self._last:
+            self._send([*self._last, self._commit])
+        elif self._begin is None:
+            self._connection.execute("COMMIT")
+
+    def _commit(self) -> Callable[[], None]:
+        self._connection.execute("COMMIT")
+        return _nothing
+
+    # -- round trips ------------------------------------------------------------------------------------------------
+
+    def _execute(self, sql: str, values: Any) -> psycopg.Cursor[Row]:
+        return self._in_time(lambda: self._connection.execute(sql, values))
+
+    def _in_time(self, execute: Callable[[], psycopg.Cursor[Row]]) -> psycopg.Cursor[Row]:
+        """After the beginning and what was expected, together with them."""
+        if self._begin is None and not self._is_expecting:
+            return execute()
+        found: list[psycopg.Cursor[Row]] = []
+
+        def own() -> Callable[[], None]:
+            found.append(execute())
+            return _nothing
+
+        self._send([own])
+        return found[0]
+
+    @property
+    def _is_expecting(self) -> bool:
+        return bool(self._questions or self._expected)
+
+    def _send_expected(self) -> None:
+        if self._is_expecting:
+            self._send([])
+
+    def _send(self, statements: Sequence[Callable[[], Callable[[], None]]]) -> None:
+        expected, self._expected = [*self._asked(), *self._expected], []
+        begin, self._begin = self._begin, None
+        if begin is not None and ";" in begin:  # several statements, which no pipeline takes
+            self._connection.execute(begin)
+            begin = None
+        answers: list[Callable[[], None]] = []
+        with self._connection.pipeline():
+            if begin is not None:
+                self._connection.execute(begin)
+            answers += [statement() for statement in (*expected, *statements)]
+        for answer in answers:
+            answer()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _first(cursor: psycopg.Cursor[Row]) -> Any:
+    row = cursor.fetchone()
+    return row[0] if row else 0
+
+
+@lru_cache(maxsize=16)
+def _page(sql: str, after: str = "") -> str:
+    return AHEAD.format(sql=translate(sql), after=after)
+
+
+@lru_cache(maxsize=64)
+def _insertion(table: str, shared: tuple[str, ...], columns: tuple[str, ...]) -> str:
+    common = ", ".join(f"%s::{COLUMNS.get(name, 'text')}" for name in shared)
+    arrays = ", ".join(f"%s::{COLUMNS.get(name, 'text')}[]" for name in columns)
+    own = ", ".join(columns)
+    return (
+        f"INSERT INTO {table} ({', '.join(shared)}, {own}) SELECT {common}, {own} "
+        f"FROM unnest({arrays}) AS u({own}) ON CONFLICT DO NOTHING"
+    )

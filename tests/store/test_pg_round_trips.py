@@ -1,0 +1,87 @@
+"""How often a flush waits for PostgreSQL, and that what it asks for in advance is never more than a guess."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from psycopg.pq import Trace
+from tests.postgres import EmptyDatabase
+from tests.words import a_room, a_task, completed, enqueue, register
+
+from everbeat.model.task import Claim
+from everbeat.store.interface import Ending, Flush, Flushed
+from everbeat.store.postgres.store import PostgresStore
+from everbeat.store.verbs import owning
+
+
+@pytest.fixture
+def store(a_database: EmptyDatabase) -> Iterator[PostgresStore]:
+    """With the database's own clock."""
+    store = PostgresStore(a_database.url(), patience=5.0)
+    register(store, "w1")
+    yield store
+    store.close()
+
+
+def turn(store: PostgresStore, ended: Sequence[Claim], places: int) -> Flushed:
+    """A flush without the bells after it, which ring when it is time for them."""
+    endings = [Ending(claim=one, verdict=completed()) for one in ended]
+    with store.database.write() as tx:
+        return owning.flush(tx, Flush(worker_id="w1", endings=endings, room=a_room(places), seen_beat=0))
+
+
+def round_trips(store: PostgresStore, file: Path, deed: Callable[[], object]) -> int:
+    """As the driver says: what it waits for is the answer to a Sync, or to a simple Query."""
+    with file.open("w") as trace:
+        with store.database.session() as connection:
+            connection.pgconn.trace(trace.fileno())
+            connection.pgconn.set_trace_flags(Trace.SUPPRESS_TIMESTAMPS)
+        deed()
+        connection.pgconn.untrace()
+    sent = [line.split("\t") for line in file.read_text().splitlines() if line.startswith("F\t")]
+    return sum(words[2].strip() in ("Sync", "Query") for words in sent)
+
+
+def test_a_flush_that_settles_and_claims_takes_two_round_trips(store: PostgresStore, tmp_path: Path) -> None:
+    store.enqueue([a_task() for _ in range(9)])
+    held = turn(store, turn(store, [], 3).claims, 3).claims
+
+    found: list[Flushed] = []
+    taken = round_trips(store, tmp_path / "trace", lambda: found.append(turn(store, held, 3)))
+
+    assert (taken, len(found[0].claims)) == (2, 3)
+
+
+def test_a_flush_that_has_no_room_takes_two_round_trips(store: PostgresStore, tmp_path: Path) -> None:
+    assert round_trips(store, tmp_path / "trace", lambda: turn(store, [], 0)) == 2
+
+
+def test_what_becomes_due_after_a_flush_has_looked_is_claimed_by_it(store: PostgresStore) -> None:
+    store.enqueue([a_task() for _ in range(2)])
+    held = turn(store, [], 1).claims
+    due = enqueue(store, priority=1, delay_us=1)
+
+    claims = turn(store, held, 2).claims
+
+    assert claims[0].id == due
+    assert len(claims) == 2
+
+
+def test_a_kind_that_nobody_foresaw_comes_in_its_turn(store: PostgresStore) -> None:
+    store.enqueue([a_task() for _ in range(3)])
+    held = turn(store, [], 1).claims
+    urgent = enqueue(store, name="sub", priority=1)
+
+    claims = turn(store, held, 2).claims
+
+    assert claims[0].id == urgent
+    assert [one.name for one in claims] == ["sub", "add"]
+
+
+def test_a_kind_of_which_nothing_is_left_is_not_missed(store: PostgresStore) -> None:
+    enqueue(store)
+    held = turn(store, [], 2).claims
+    other = enqueue(store, name="sub")
+
+    assert [one.id for one in turn(store, held, 2).claims] == [other]
+    assert turn(store, [], 2).claims == []
