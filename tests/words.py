@@ -186,7 +186,7 @@ def retried(delay_us: int = 0) -> Verdict:
 
 def abandoned(**facts: Any) -> Verdict:
     error = TaskError(code="WORKER_CRASHED", message="its worker died")
-    return replace(Verdict(change=Change.ABANDON, error=error, reason="its worker died"), **facts)
+    return Verdict(change=Change.ABANDON, error=error, reason="its worker died")._replace(**facts)
 
 
 def handed_back() -> Verdict:

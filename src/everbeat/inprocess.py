@@ -15,7 +15,6 @@ import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import Context, copy_context
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -169,7 +168,7 @@ class InProcessWorker:
         outcome = self._call(claim)
         verdict = finish_for(claim, outcome, jitter=NO_JITTER)
         if retries:
-            verdict = replace(verdict, delay_us=0)
+            verdict = verdict._replace(delay_us=0)
         said = self._progress.pop((claim.seq, claim.fence), None)
         reports = [] if said is None else [Report(claim=claim, pid=os.getpid(), progress=as_json(said))]
         ending = Ending(claim=claim, verdict=verdict, outcome=outcome, pid=os.getpid())

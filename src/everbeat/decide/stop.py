@@ -8,7 +8,6 @@ meanwhile counts; what would be run again is cancelled instead, if that was aske
 Moments are microseconds of the monotonic clock.
 """
 
-from dataclasses import replace
 from enum import Enum
 
 from everbeat.model.recovery import Verdict
@@ -56,7 +55,7 @@ def instead_of_another_run(verdict: Verdict) -> Verdict:
     if verdict.change not in (Change.RETRY, Change.HAND_BACK, Change.RECOVER, Change.ABANDON):
         return verdict
     reason = f"its cancellation was asked for; {verdict.reason}"
-    return replace(verdict, change=Change.CANCEL, reason=reason, delay_us=0, solo=False, quarantined=False)
+    return verdict._replace(change=Change.CANCEL, reason=reason, delay_us=0, solo=False, quarantined=False)
 
 
 def cancelled_unbegun() -> Verdict:

@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from everbeat.model.state import Change
 from everbeat.model.task import Claim, TaskError
@@ -65,8 +65,9 @@ class RecoveryPolicy:
     """The action goes before what the task itself wishes: a person decides."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(NamedTuple):
+    """A short tuple, as `Settled` is: every task that ends makes both."""
+
     change: Change
     reason: str | None = None
     result: bytes | None = None
@@ -97,8 +98,7 @@ class Verdict:
         return "retry" if self.billed else "pending"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class Settled(NamedTuple):
     """The verdict was written."""
 
     task_id: str

@@ -95,10 +95,9 @@ class Floor:
         self._processes.start(slot)
 
     def _hand_out(self, slot: Slot, claims: Sequence[Claim], now: int) -> None:
-        for claim in claims:
-            self._books.hold(claim, slot)
         if not self._send(slot, claims, now):
             for claim in claims:
+                self._books.hold(claim, slot)
                 self._books.end(claim, give_back(claim, "its process could take no more"))
 
     def _send(self, slot: Slot, claims: Sequence[Claim], now: int) -> bool:

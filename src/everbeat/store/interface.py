@@ -27,8 +27,7 @@ from everbeat.model.total import Total
 from everbeat.model.worker import NewWorker, Standing, WorkerInfo, WorkerState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Ending(NamedTuple):
     """The end of one ownership: which claim, what was decided, and the run it came from, if there was one."""
 
     claim: Claim

@@ -28,7 +28,7 @@ class Base:
         done: list[str] = [*tx.done]
         ready = tx.wakes
         for settlement, claim, verdict in ends:
-            if isinstance(settlement, Settled | Adopted):
+            if isinstance(settlement, (Settled, Adopted)):
                 if isinstance(settlement, Adopted) or target(settlement.change or verdict.change).is_terminal:
                     done.append(claim.id)
                 else:

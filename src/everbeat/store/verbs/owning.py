@@ -246,8 +246,8 @@ def keep(tx: Transaction, worker_id: str, reports: Sequence[Report]) -> None:
 def settle(
     tx: Transaction, endings: Sequence[Ending], roots: flow_ends.Roots, *, row_by_row: bool = False
 ) -> list[Settlement]:
-    """`roots`: of the workflows that they are of, locked. `row_by_row`: a workflow that makes no sense does not keep the
-    outcome from being stored."""
+    """`roots`: those of their workflows, locked. `row_by_row`: a workflow that makes no sense does not keep the outcome
+    from being stored."""
     results = [ending for ending in endings if ending.verdict.change is Change.COMPLETE]
     all_stored = tx.many(COMPLETE, _completed(tx, results)) == len(results)
     all_done = all_stored and len(results) == len(endings)
