@@ -47,6 +47,14 @@ def test_the_version_is_printed(process: Command) -> None:
     assert (ended.code, ended.out) == (0, f"everbeat {__version__}\n")
 
 
+@pytest.mark.parametrize("path", [[], ["task"], ["task", "show"]])
+def test_h_is_short_for_help(everbeat: Command, path: list[str]) -> None:
+    short, long = everbeat(*path, "-h"), everbeat(*path, "--help")
+
+    assert (short.returncode, short.stdout) == (0, long.stdout)
+    assert short.stdout.startswith("Usage: everbeat")
+
+
 @pytest.mark.parametrize("words", READS, ids=" ".join)
 def test_a_missing_store_is_exit_3_and_is_not_created(everbeat: Command, tmp_path: Path, words: list[str]) -> None:
     ended = everbeat(*words, "--db", "sqlite:///typo.db")

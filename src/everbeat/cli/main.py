@@ -29,6 +29,7 @@ from everbeat.cli.grammar import HELP, Function, Group, Misused, call_of
 from everbeat.errors import EverbeatError
 
 VERSION = "--version"
+SHORT_HELP = "-h"
 
 app = Group(
     "A task queue that survives kill -9.\n\n"
@@ -64,6 +65,8 @@ def _run(words: list[str]) -> None:
     if words[:1] == [VERSION]:
         out.say(f"everbeat {__version__}")
         return
+    if words[-1:] == [SHORT_HELP]:
+        words[-1] = HELP
     path = ["everbeat"]
     member: Function | Group = app
     try:
