@@ -51,8 +51,8 @@ def test_the_version_is_printed(process: Command) -> None:
 def test_h_is_short_for_help(everbeat: Command, path: list[str]) -> None:
     short, long = everbeat(*path, "-h"), everbeat(*path, "--help")
 
-    assert (short.returncode, short.stdout) == (0, long.stdout)
-    assert short.stdout.startswith("Usage: everbeat")
+    assert (short.code, short.out) == (0, long.out)
+    assert short.out.startswith("Usage: everbeat")
 
 
 @pytest.mark.parametrize("words", READS, ids=" ".join)
