@@ -37,6 +37,20 @@ def test_a_start_mends_what_is_torn_and_reports_what_it_could_not_mend(stage: St
     assert "a condition is not understood: no json" in torn.workflow("bad").stuck
 
 
+def test_what_was_set_aside_is_tried_again_when_a_person_asks_for_a_recovery(stage: Stage, torn: Any) -> None:
+    starter = stage.worker("starter")
+    a_startup(stage, starter).run()
+    with torn.database.write() as tx:
+        tx.run("UPDATE everbeat_workflow_tasks SET condition = NULL")
+    a_startup(stage, starter).run()
+    assert state(torn, "bad") is WorkflowStatus.RUNNING
+
+    report = a_startup(stage, starter, is_asked_for=True).run()
+
+    assert report.warnings == ["workflows that something had torn go on: bad"]
+    assert state(torn, "bad") is WorkflowStatus.FAILED
+
+
 def test_the_reaper_mends_what_is_torn(stage: Stage, torn: Any) -> None:
     live(stage, 10, stage.worker("judge", **QUICK))
 

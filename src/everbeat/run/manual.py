@@ -69,7 +69,7 @@ def recover(
     policy = None if action is None else replace(config.to_policy(), action=action, is_forced=True)
     startup = Startup(
         store=store, config=config, me=this_host(), clock=SystemClock(), reporter=Reporter(), actor=actor,
-        on_progress=on_progress, policy=policy,
+        is_asked_for=True, on_progress=on_progress, policy=policy,
     )  # fmt: skip
     return startup.look() if dry_run else startup.run()
 

@@ -45,6 +45,8 @@ class Startup:
     clock: Clock
     reporter: Reporter
     actor: str
+    is_asked_for: bool = False
+    """By a person: what was set aside is tried again."""
     on_whole: Callable[[], None] = lambda: None
     """Called once the store is known to be whole, before anything is written to it."""
     on_progress: Tell = lambda progress: None
@@ -147,7 +149,7 @@ class Startup:
                 findings.warnings.append(f"outcomes stay in {spool.path}: {spool.left}")
 
     def _mend_workflows(self, findings: Findings) -> None:
-        mended, stuck = mend_workflows(self.store)
+        mended, stuck = mend_workflows(self.store, all_of_them=self.is_asked_for)
         if mended:
             findings.warnings.append(f"workflows that something had torn go on: {', '.join(mended[:LISTED])}")
         if stuck:
