@@ -1,85 +1,181 @@
-"""Random workflows under random outcomes, orders, pauses and losses: they end as a simple reading of their graph says,
-each node that has to runs once, and recovery never finds anything to mend."""
+"""Random workflows under random outcomes, orders, pauses, cancels, retries and losses: they end as a simple reading of
+their graph says, each node that has to runs once, and recovery never finds anything to mend.
 
+A node is a task, a map over what another results in, or a workflow of its own. A task is told when it is drawn how each
+of its runs ends: after a retry of what failed, the next one.
+"""
+
+import os
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.flow_words import CANCEL, FAIL, OK, begin, end, graph, state, states, take
+from tests.conftest import PLACE
+from tests.flow_words import CANCEL, FAIL, begin, end, graph, state, states, take
+from tests.postgres import EmptyDatabase, servers_url
 from tests.words import VirtualClock, register, requeue
 
-from everbeat.decide.flow import Waiting, counts_as_failed, turn_of
-from everbeat.model.flow import NewWorkflow, NodeStatus, OnError, WorkflowChange, WorkflowStatus
+from everbeat.decide.flow import Flow, Waiting, counts_as_failed, state_of, turn_of
+from everbeat.model.flow import NewNode, NewWorkflow, NodeKind, NodeStatus, OnError, WorkflowChange, WorkflowStatus
 from everbeat.model.task import Claim
+from everbeat.store.interface import Store
+from everbeat.store.postgres.store import PostgresStore
 from everbeat.store.sqlite.store import SQLiteStore
 
-LARGEST = 7
+N, W = NodeStatus, WorkflowStatus
+LARGEST = 6
+ELEMENTS = 2
+RESULT = b"[1,2]"
+"""Of every task: a map over it has two elements."""
+RAN = {RESULT: N.COMPLETED, FAIL: N.FAILED, CANCEL: N.CANCELLED}
+Outcomes = dict[str, list[bytes | str]]
+"""How the runs of a task end, one after the other; the last of them always does."""
+ON_RESULT = '{"when":[{"node":%d,"in":[[1,2]]}]}'
+ON_OTHER = '{"%s":[{"node":%d,"in":[7]}]}'
 
 
-def expected(flow: NewWorkflow, outcomes: Mapping[str, str]) -> dict[str, NodeStatus]:
-    """What must become of each node: inputs come before those that wait for them."""
-    ended: list[tuple[NodeStatus, str | None]] = []
-    for node in flow.nodes:
-        inputs = [ended[number] for number in node.inputs]
-        turn = turn_of(
-            Waiting(
-                deps=len(inputs),
-                needed=node.needed,
-                left=0,
-                ok=sum(status is NodeStatus.COMPLETED for status, _ in inputs),
-                failed=sum(counts_as_failed(*one) for one in inputs),
-                allow_failed=node.allow_failed,
-            )
+# -- the model --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Model:
+    """What must become of a workflow and of all that is nested in it, once everything has ended."""
+
+    flows: Mapping[str, NewWorkflow]
+    outcomes: Mapping[str, bytes | str]
+    """Of the last run of each task."""
+    nodes: dict[str, NodeStatus] = field(default_factory=dict)
+    """By the names of the nodes, elements of maps among them."""
+
+    def status_of(self, id: str) -> WorkflowStatus:
+        flow = self.flows[id]
+        ended: list[tuple[NodeStatus, str | None]] = []
+        for node in flow.nodes:
+            ended.append(self._end_of(node, ended))
+            self.nodes[node.name] = ended[-1][0]
+        has_error = any(
+            status in (N.FAILED, N.CANCELLED) and not node.is_tolerated
+            for node, (status, _) in zip(flow.nodes, ended, strict=True)
         )
-        if turn.status is NodeStatus.READY:
-            ran = {OK: NodeStatus.COMPLETED, FAIL: NodeStatus.FAILED, CANCEL: NodeStatus.CANCELLED}
-            ended.append((ran[outcomes[node.name]], None))
-        else:
-            ended.append((turn.status, turn.code))
-    return {node.name: status for node, (status, _) in zip(flow.nodes, ended, strict=True)}
+        return state_of(Flow(status=W.RUNNING, on_error=flow.on_error, nodes_left=0, has_error=has_error))
+
+    def _end_of(self, node: NewNode, ended: list[tuple[NodeStatus, str | None]]) -> tuple[NodeStatus, str | None]:
+        inputs = [ended[number] for number in node.inputs]
+        known = Waiting(
+            deps=len(inputs), needed=node.needed, left=0, ok=sum(status is N.COMPLETED for status, _ in inputs),
+            failed=sum(counts_as_failed(*one) for one in inputs), allow_failed=node.allow_failed,
+        )  # fmt: skip
+        results = {number: RESULT if ended[number][0] is N.COMPLETED else None for number in node.inputs}
+        turn = turn_of(known, node.condition, results)
+        if turn.status is not N.READY:
+            if node.kind is NodeKind.WORKFLOW:
+                self._skip(self.flows[node.child_id or ""])
+            return turn.status, turn.code
+        if node.kind is NodeKind.TASK:
+            return RAN[self.outcomes[node.name]], None
+        if node.kind is NodeKind.MAP:
+            return self._map(node), None
+        return (N.COMPLETED if self.status_of(node.child_id or "") is W.COMPLETED else N.FAILED), None
+
+    def _map(self, node: NewNode) -> NodeStatus:
+        for name in elements(node):
+            self.nodes[name] = RAN[self.outcomes[name]]
+        return N.COMPLETED if all(self.nodes[name] is N.COMPLETED for name in elements(node)) else N.FAILED
+
+    def _skip(self, flow: NewWorkflow) -> None:
+        self.nodes |= {node.name: N.SKIPPED for node in flow.nodes}
+
+
+def elements(node: NewNode) -> list[str]:
+    return [f"{node.name}.{number}" for number in range(ELEMENTS)]
+
+
+# -- what is drawn ----------------------------------------------------------------------------------------------------
 
 
 @st.composite
-def flows(draw: st.DrawFn) -> tuple[NewWorkflow, dict[str, str]]:
-    size = draw(st.integers(1, LARGEST))
+def graphs(draw: st.DrawFn, id: str, letter: str, *, is_inner: bool) -> NewWorkflow:
+    """`all` with failures allowed or not, `any` and `quorum`; conditions; maps. A map takes the result of a task."""
     after: dict[str, str] = {}
     facts: dict[str, dict[str, Any]] = {}
-    for number in range(size):
-        inputs = draw(st.sets(st.integers(0, number - 1), max_size=3)) if number else set()
-        after[f"n{number}"] = " ".join(f"n{one}" for one in sorted(inputs))
-        if inputs:
-            needed = draw(st.sampled_from([len(inputs), len(inputs), 1, max(1, len(inputs) - 1)]))
-            facts[f"n{number}"] = {"needed": needed, "allow_failed": draw(st.booleans()) and needed == len(inputs)}
-    outcomes = {name: draw(st.sampled_from([OK, OK, OK, FAIL, CANCEL])) for name in after}
-    flow = graph(on_error=draw(st.sampled_from(list(OnError))), nodes=facts, **after)
-    return flow, outcomes
+    tasks: set[int] = set()
+    for number in range(draw(st.integers(1, 3 if is_inner else LARGEST))):
+        name = f"{letter}{number}"
+        inputs = sorted(draw(st.sets(st.integers(0, number - 1), max_size=3))) if number else []
+        kind = draw(st.sampled_from(["task", "task", "task", "map"] if is_inner else ["task", "task", "map", "nested"]))
+        mine: dict[str, Any] = {}
+        if kind == "map" and tasks.intersection(inputs):
+            over = min(tasks.intersection(inputs))
+            mine = {"kind": NodeKind.MAP, "task_id": None, "child_id": f"{id}:{name}", "over": over}
+        elif kind == "nested":
+            mine = {"kind": NodeKind.WORKFLOW, "task_id": None, "child_id": f"{id}:{name}"}
+        else:
+            tasks.add(number)
+        if inputs and mine.get("kind") is not NodeKind.MAP:
+            mine["needed"] = draw(st.sampled_from([len(inputs), len(inputs), 1, max(1, len(inputs) - 1)]))
+            mine["allow_failed"] = draw(st.booleans()) and mine["needed"] == len(inputs)
+        asked = [one for one in inputs if one in tasks]
+        if asked and not mine.get("allow_failed") and draw(st.integers(0, 3)) == 0:
+            words = [ON_RESULT % asked[0], ON_OTHER % ("when", asked[0]), ON_OTHER % ("unless", asked[0])]
+            mine["condition"] = draw(st.sampled_from(words))
+        after[name], facts[name] = " ".join(f"{letter}{one}" for one in inputs), mine
+    return graph(id, on_error=draw(st.sampled_from(list(OnError))), nodes=facts, **after)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[list[NewWorkflow], Outcomes]:
+    outer = draw(graphs("flow", "n", is_inner=False))
+    flows = [outer]
+    for number, node in enumerate(outer.nodes):
+        if node.kind is NodeKind.WORKFLOW:
+            inner = draw(graphs(node.child_id or "", f"i{number}_", is_inner=True))
+            flows.append(replace(inner, parent_id="flow", parent_node=number))
+    runs = st.lists(st.sampled_from([RESULT, RESULT, RESULT, FAIL, CANCEL]), min_size=1, max_size=2)
+    return flows, {name: draw(runs) for flow in flows for name in _tasks(flow)}
+
+
+def _tasks(flow: NewWorkflow) -> Iterator[str]:
+    for node in flow.nodes:
+        if node.kind is NodeKind.MAP:
+            yield from elements(node)
+        elif node.kind is NodeKind.TASK:
+            yield node.name
+
+
+# -- the machine ------------------------------------------------------------------------------------------------------
 
 
 class Flows(RuleBasedStateMachine):
-    @initialize(made=flows())
-    def start(self, made: tuple[NewWorkflow, dict[str, str]]) -> None:
-        self.flow, self.outcomes = made
+    def open(self) -> Store:
         self.place = tempfile.TemporaryDirectory()
-        self.store = SQLiteStore(Path(self.place.name) / "flows.db", durability="normal", clock=VirtualClock())
+        return SQLiteStore(Path(self.place.name) / "flows.db", durability="normal", clock=VirtualClock())
+
+    @initialize(made=trees())
+    def start(self, made: tuple[list[NewWorkflow], Outcomes]) -> None:
+        flows, self.runs = made
+        self.flows = {flow.id: flow for flow in flows}
+        self.store = self.open()
         register(self.store, "w1")
-        begin(self.store, self.flow)
+        begin(self.store, *flows)
         self.held: dict[str, Claim] = {}
         self.ended: Counter[str] = Counter()
+        self.is_cancelled = False
 
-    @property
-    def is_paused(self) -> bool:
-        return state(self.store) is WorkflowStatus.PAUSED
+    def outcome_of(self, name: str, run: int) -> bytes | str:
+        given = self.runs[name]
+        return given[min(run, len(given) - 1)]
 
     @rule(places=st.integers(1, 3))
     def claim(self, places: int) -> None:
-        was_paused = self.is_paused
+        must_rest = self.is_cancelled or state(self.store) is W.PAUSED
         taken = take(self.store, places=places)
-        assert not (taken and was_paused)
+        assert not (taken and must_rest)
         self.held |= taken
 
     @precondition(lambda self: self.held)
@@ -87,27 +183,31 @@ class Flows(RuleBasedStateMachine):
     def finish(self, data: st.DataObject) -> None:
         """One or several of the same outcome, in one flush."""
         first = data.draw(st.sampled_from(sorted(self.held)))
-        alike = [name for name in self.held if self.outcomes[name] == self.outcomes[first]]
-        chosen = [first, *data.draw(st.lists(st.sampled_from(sorted(alike)), max_size=2))]
-        names = list(dict.fromkeys(chosen))
-        end(self.store, *[self.held.pop(name) for name in names], outcome=self.outcomes[first])
-        self.ended.update(names)
+        wanted = self.outcome_of(first, self.ended[first])
+        alike = sorted(name for name in self.held if self.outcome_of(name, self.ended[name]) == wanted)
+        self._end(dict.fromkeys([first, *data.draw(st.lists(st.sampled_from(alike), max_size=2))]), wanted)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def lose(self, data: st.DataObject) -> None:
-        """Its worker dies, and it is recovered; then the dead one's outcome arrives too late."""
+        """Its worker dies, and it is recovered."""
         name = data.draw(st.sampled_from(sorted(self.held)))
-        claim = self.held.pop(name)
-        requeue(self.store, claim)
+        requeue(self.store, self.held.pop(name))
+
+    @rule(what=st.sampled_from([WorkflowChange.PAUSE, WorkflowChange.RESUME, WorkflowChange.RESUME]))
+    def order(self, what: WorkflowChange) -> None:
+        self.store.change_workflow(what, "flow", actor="me")
 
     @rule()
-    def pause(self) -> None:
-        self.store.change_workflow(WorkflowChange.PAUSE, "flow", actor="me")
+    def retry(self) -> None:
+        """A retry sees all that has ended so far; what it revives is decided anew by what the next runs end in."""
+        self.store.change_workflow(WorkflowChange.RETRY, "flow", actor="me")
 
-    @rule()
-    def resume(self) -> None:
-        self.store.change_workflow(WorkflowChange.RESUME, "flow", actor="me")
+    @precondition(lambda self: not self.is_cancelled)
+    @rule(chance=st.integers(0, 9))
+    def cancel(self, chance: int) -> None:
+        if chance == 0 and self.store.change_workflow(WorkflowChange.CANCEL, "flow", actor="me"):
+            self.is_cancelled = True
 
     @invariant()
     def nothing_is_torn(self) -> None:
@@ -118,38 +218,73 @@ class Flows(RuleBasedStateMachine):
             return
         try:
             self._finish_all()
-            wanted = expected(self.flow, self.outcomes)
-            assert states(self.store) == wanted
-            runs = {status: {self.ended[name] for name in wanted if wanted[name] is status} for status in NodeStatus}
-            assert runs[NodeStatus.COMPLETED] <= {1}
-            assert runs[NodeStatus.CANCELLED] <= {1}
-            assert runs[NodeStatus.FAILED] <= {0, 1}  # a join that can not be met never ran
-            assert runs[NodeStatus.SKIPPED] <= {0}
-            assert state(self.store) is self._expected_end(wanted)
+            self._compare()
         finally:
             self.store.close()
-            self.place.cleanup()
+
+    def _end(self, names: Mapping[str, None], outcome: bytes | str) -> None:
+        end(self.store, *[self.held.pop(name) for name in names], outcome=outcome)
+        self.ended.update(list(names))
 
     def _finish_all(self) -> None:
-        while True:
-            self.store.change_workflow(WorkflowChange.RESUME, "flow", actor="me")
-            self.held |= take(self.store)
-            if not self.held:
-                break
-            name, claim = self.held.popitem()
-            end(self.store, claim, outcome=self.outcomes[name])
-            self.ended[name] += 1
-        self.store.change_workflow(WorkflowChange.RESUME, "flow", actor="me")
+        """A workflow that is resumed may be paused by the next error at once: one that was waiting inside it."""
+        while self._resume_and_take() or self.held:
+            name = next(iter(self.held), None)
+            if name is not None:
+                self._end({name: None}, self.outcome_of(name, self.ended[name]))
 
-    def _expected_end(self, wanted: Mapping[str, NodeStatus]) -> WorkflowStatus:
-        tolerated = {node.name for node in self.flow.nodes if node.is_tolerated}
-        bad = [name for name, status in wanted.items() if status in (NodeStatus.FAILED, NodeStatus.CANCELLED)]
-        if self.flow.on_error is OnError.CONTINUE or not set(bad) - tolerated:
-            return WorkflowStatus.COMPLETED
-        return WorkflowStatus.FAILED
+    def _resume_and_take(self) -> bool:
+        """Whether there was something to resume."""
+        was_resumed = self.store.change_workflow(WorkflowChange.RESUME, "flow", actor="me")
+        self.held |= take(self.store)
+        return was_resumed
+
+    def _compare(self) -> None:
+        found = {name: status for one in self._begun() for name, status in states(self.store, one).items()}
+        assert all(status.is_terminal for status in found.values()), found
+        if self.is_cancelled:
+            assert state(self.store) is W.CANCELLED
+            assert take(self.store) == {}
+            return
+        last = {name: self.outcome_of(name, max(0, self.ended[name] - 1)) for name in self.runs}
+        model = Model(self.flows, last)
+        expected = model.status_of("flow")
+        wanted = {_name_in_store(name): status for name, status in model.nodes.items()}
+        assert found == wanted
+        assert state(self.store) is expected
+        ran = {name for name, status in model.nodes.items() if status is N.COMPLETED and name in self.runs}
+        assert all(self.ended[name] >= 1 for name in ran)
+        assert all(self._completed(name) <= 1 for name in self.runs)
+
+    def _completed(self, name: str) -> int:
+        """How often it ran to a result: what has one is never run again."""
+        return sum(self.outcome_of(name, run) == RESULT for run in range(self.ended[name]))
+
+    def _begun(self) -> Iterator[str]:
+        """All workflows of the tree; a map is one as soon as it has begun."""
+        for flow in self.flows.values():
+            yield flow.id
+            for node in flow.nodes:
+                if node.kind is NodeKind.MAP and self.store.workflow(node.child_id or "") is not None:
+                    yield node.child_id or ""
 
 
-Flows.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
-)
+def _name_in_store(name: str) -> str:
+    """The elements of a map are called otherwise than their tasks."""
+    node, dot, number = name.partition(".")
+    return f"{node}[{number}]" if dot else name
+
+
+class FlowsOnPostgreSQL(Flows):
+    database: EmptyDatabase | None = None
+
+    def open(self) -> Store:
+        database = FlowsOnPostgreSQL.database = self.database or EmptyDatabase(servers_url(Path(os.environ[PLACE])))
+        return PostgresStore(database.with_tables(), clock=VirtualClock())
+
+
+SHARED = settings(stateful_step_count=14, deadline=None, suppress_health_check=list(HealthCheck))
+Flows.TestCase.settings = settings(SHARED, max_examples=60)
+FlowsOnPostgreSQL.TestCase.settings = settings(SHARED, max_examples=6, stateful_step_count=8)
 TestFlows = Flows.TestCase
+TestFlowsOnPostgreSQL = FlowsOnPostgreSQL.TestCase

@@ -173,7 +173,12 @@ def test_a_map_that_lost_its_elements_gets_them_again(store: Store) -> None:
     taken = take(store)
     end(store, taken["a"], outcome=b"[1,2]")
     end(store, taken["k"])
-    for table, column in (("tasks", "workflow_id"), ("workflow_tasks", "workflow_id"), ("workflows", "id")):
+    for table, column in (
+        ("tasks", "workflow_id"),
+        ("workflow_tasks", "workflow_id"),
+        ("workflow_calls", "workflow_id"),
+        ("workflows", "id"),
+    ):
         by_hand(store, f"DELETE FROM everbeat_{table} WHERE {column} = 'inside:'")
 
     assert recovered(store) == 1
@@ -203,14 +208,14 @@ def test_a_cancelled_workflow_is_not_revived_by_recovery(store: Store) -> None:
 
 @pytest.mark.parametrize(
     "poison",
-    ["condition = 'no json'", "condition = '{\"when\":[{\"node\":\"x\"}]}'", "refs = '[[1],[2],[3]]'", "args = NULL",
-     "task_name = NULL"],
+    ["workflow_tasks SET condition = 'no json'", "workflow_tasks SET condition = '{\"when\":[{\"node\":\"x\"}]}'",
+     "workflow_tasks SET task_name = NULL", "workflow_calls SET node = 7"],
 )  # fmt: skip
 def test_a_poison_row_is_set_aside_and_the_others_proceed(store: Store, poison: str) -> None:
     for name in ("a-good", "bad", "z-good"):
         begin(store, graph(name, a="", b="a"))
         kill_task(store, f"{name}:a", "COMPLETED", result=b"1")
-    by_hand(store, f"UPDATE everbeat_workflow_tasks SET {poison} WHERE workflow_id = 'bad' AND name = 'b'")
+    by_hand(store, f"UPDATE everbeat_{poison} WHERE workflow_id = 'bad' AND node = 1")
 
     assert recovered(store) == 2
 
@@ -220,9 +225,8 @@ def test_a_poison_row_is_set_aside_and_the_others_proceed(store: Store, poison: 
     assert [one.facts["workflow"] for one in store.events() if one.name == event.WORKFLOW_STUCK] == ["bad"]
     assert play(store) == ["b", "b"]
     assert recovered(store) == 0
-    by_hand(
-        store, "UPDATE everbeat_workflow_tasks SET condition = NULL, refs = NULL, args = ?, task_name = 'add'", b"{}"
-    )
+    by_hand(store, "UPDATE everbeat_workflow_tasks SET condition = NULL, task_name = 'add'")
+    by_hand(store, "UPDATE everbeat_workflow_calls SET node = 1 WHERE node IN (1, 7)")
     assert (recovered(store), play(store), state(store, "bad")) == (1, ["b"], W.COMPLETED)
 
 

@@ -10,7 +10,7 @@ from everbeat.model.flow import WorkflowChange
 from everbeat.model.retention import Kept
 from everbeat.store.interface import Store
 
-TABLES = ("workflows", "workflow_tasks", "workflow_edges", "tasks")
+TABLES = ("workflows", "workflow_tasks", "workflow_calls", "workflow_edges", "tasks")
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def test_a_finished_workflow_is_deleted_with_all_that_is_nested_in_it_and_its_ta
     play(store)
 
     assert (cut(store, Kept.WORKFLOWS), cut(store, Kept.TASKS)) == (1, 4)
-    assert [rows(store, table) for table in TABLES] == [1, 1, 0, 1]
+    assert [rows(store, table) for table in TABLES] == [1, 1, 1, 0, 1]
 
 
 def test_the_old_tasks_of_a_live_workflow_are_kept(store: Store, clock: VirtualClock) -> None:

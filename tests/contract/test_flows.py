@@ -4,6 +4,7 @@ import json
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from tests.conftest import OpenStore
@@ -30,6 +31,7 @@ from everbeat.model.order import Order
 from everbeat.model.recovery import Verdict
 from everbeat.model.state import Change
 from everbeat.store.interface import Ending, Flush, Store, TaskFilter
+from everbeat.store.sqlite.store import SQLiteStore
 
 N, W = NodeStatus, WorkflowStatus
 
@@ -339,10 +341,14 @@ def test_a_map_over_nothing_is_empty_and_over_no_list_fails(store: Store, result
 
 def nested(**facts: object) -> list[NewWorkflow]:
     """a, then [b, c] of a workflow of its own, then d."""
-    outer = graph(a="", inner="a", d="inner",
-                  nodes={"inner": {"kind": NodeKind.WORKFLOW, "task_id": None, "child_id": "inner"}})  # fmt: skip
+    outer = graph(a="", inner="a", d="inner", nodes={"inner": inside("inner")})
     inner = graph("inner", b="", c="b", **facts)  # type: ignore[arg-type]
-    return [outer, NewWorkflow(**_facts(inner, parent_id="flow", parent_node=1))]  # type: ignore[arg-type]
+    return [outer, replace(inner, parent_id="flow", parent_node=1)]
+
+
+def inside(id: str) -> dict[str, object]:
+    """The facts of a node that is this workflow."""
+    return {"kind": NodeKind.WORKFLOW, "task_id": None, "child_id": id}
 
 
 def test_a_nested_workflow_is_a_node_of_the_one_around_it(store: Store) -> None:
@@ -361,6 +367,44 @@ def test_the_failure_of_a_nested_workflow_is_that_of_its_node(store: Store) -> N
     assert info is not None
     assert (info.status, info.error_node, info.error_message) == (W.FAILED, "inner", "c: it broke")
     assert states(store)["d"] is N.SKIPPED
+
+
+def test_what_failed_in_a_nested_workflow_that_completed_all_the_same_is_not_run_again(store: Store) -> None:
+    """The one around it has gone on with its result."""
+    begin(store, *nested(on_error=OnError.CONTINUE))
+    play(store, {"b": FAIL, "d": FAIL})
+    assert (state(store), state(store, "inner"), states(store)["inner"]) == (W.FAILED, W.COMPLETED, N.COMPLETED)
+
+    assert not change(store, WorkflowChange.RETRY, "inner")
+    assert change(store, WorkflowChange.RETRY)
+
+    assert play(store) == ["d"]
+    assert (state(store), state(store, "inner"), states(store, "inner")["b"]) == (W.COMPLETED, W.COMPLETED, N.FAILED)
+    assert store.mend_workflows(all_of_them=True)[:2] == ([], [])
+
+
+@pytest.mark.parametrize("join", ["all", "any"])
+def test_a_nested_workflow_that_never_begins_ends_with_its_node_and_can_live_again(store: Store, join: str) -> None:
+    """`first` fails, so `inner` is skipped, or can not be joined: nobody must wait for what is in it."""
+    deepest = graph("flow:inner:deep", x="")
+    inner = graph("flow:inner", b="", deep="b", nodes={"deep": inside("flow:inner:deep")})
+    needs_two = {"needed": 1 if join == "any" else 2}
+    outer = graph(first="", second="", inner="first second", last="inner",
+                  nodes={"inner": inside("flow:inner") | needs_two})  # fmt: skip
+    begin(
+        store, outer, replace(inner, parent_id="flow", parent_node=2),
+        replace(deepest, parent_id="flow:inner", parent_node=1),
+    )  # fmt: skip
+    play(store, {"first": FAIL, "second": FAIL})
+
+    assert states(store)["inner"] is (N.SKIPPED if join == "all" else N.FAILED)
+    flows = ("flow", "flow:inner", "flow:inner:deep")
+    assert [state(store, flow) for flow in flows] == [W.FAILED, W.CANCELLED, W.CANCELLED]
+    assert set(states(store, "flow:inner").values()) == {N.SKIPPED}
+    assert change(store, WorkflowChange.RETRY)
+    assert [state(store, flow) for flow in flows] == [W.RUNNING, W.PENDING, W.PENDING]
+    assert play(store) == ["first", "second", "b", "x", "last"]
+    assert {state(store, flow) for flow in flows} == {W.COMPLETED}
 
 
 def test_a_nested_workflow_that_paused_itself_is_resumed_through_the_one_around_it(store: Store) -> None:
@@ -517,21 +561,21 @@ def test_what_a_live_workflow_needs_is_neither_purged_nor_erased(store: Store) -
 def test_two_workers_that_finish_the_last_two_inputs_at_the_same_moment_make_one_join(open_store: OpenStore) -> None:
     stores = {"w1": open_store(), "w2": open_store()}
     register(stores["w2"], "w2")
-    rounds = 200
-    for number in range(rounds):
-        begin(stores["w1"], graph(f"flow{number:03}", a="", b="", j="a b"))
-    taken = {name: [take(store, name, 1) for _ in range(rounds)] for name, store in stores.items()}
+    rounds = 2_000 if isinstance(stores["w1"], SQLiteStore) else 1_000
+    pairs = {f"{side}{number}": "" for side in "ab" for number in range(rounds)}
+    joins = {f"j{number}": f"a{number} b{number}" for number in range(rounds)}
+    begin(stores["w1"], graph(**pairs, **joins))
+    taken = {name: list(take(store, name, rounds).values()) for name, store in stores.items()}
     together = threading.Barrier(2)
 
     def finish(name: str) -> None:
-        for claims in taken[name]:
+        for claim in taken[name]:
             together.wait(timeout=30)
-            end(stores[name], *claims.values())
+            end(stores[name], claim)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(finish, stores))
 
-    joins = take(stores["w1"], places=2 * rounds)
     assert len(stores["w1"].tasks(TaskFilter(limit=10_000))) == 3 * rounds
-    assert list(joins) == ["j"]  # by name; one for each
-    assert sum(states(stores["w1"], f"flow{number:03}")["j"] is N.RUNNING for number in range(rounds)) == rounds
+    assert set(take(stores["w1"], places=rounds + 1)) == set(joins)
+    assert stores["w1"].mend_workflows(all_of_them=True)[:2] == ([], [])

@@ -104,9 +104,9 @@ def test_what_has_ended_or_not_begun_is_left_alone(status: WorkflowStatus) -> No
 def test_terminal_is_terminal_for_automation() -> None:
     leaving = {change for (state, change), _ in WORKFLOW_CHANGES.items() if state.is_terminal}
 
-    assert leaving == {WorkflowChange.RETRY}
+    assert leaving == {WorkflowChange.RETRY, WorkflowChange.REOPEN}
     assert {change.value for (state, change) in NODE_CHANGES if state.is_terminal} == {"reopen"}
-    assert not [state for state, _ in WORKFLOW_CHANGES if state is W.CANCELLED]
+    assert [change for state, change in WORKFLOW_CHANGES if state is W.CANCELLED] == [WorkflowChange.REOPEN]
 
 
 def test_values_are_put_into_their_places_and_nowhere_else() -> None:

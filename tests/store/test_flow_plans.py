@@ -26,6 +26,9 @@ from everbeat.store.verbs import (
 MODULES = (flow_advance, flow_args, flow_ends, flow_hold, flow_look, flow_mend, flow_orders, flow_ready, flow_reopen,
            flow_rows)  # fmt: skip
 
+GROUPED = "SCAN ended"
+"""Not a table, but the inputs that have just ended, counted."""
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SQLiteStore]:
@@ -47,7 +50,9 @@ def test_no_statement_walks_a_table(store: SQLiteStore) -> None:
         plans = {sql: explain(connection, sql) for sql in statements() if sql != flow_look.INFO}
 
     assert len(plans) > 40
-    assert not {sql: plan for sql, plan in plans.items() if any(step.startswith("SCAN") for step in plan)}
+    assert not {
+        sql: plan for sql, plan in plans.items() if any(step.startswith("SCAN") and step != GROUPED for step in plan)
+    }
 
 
 def test_ending_some_inputs_of_a_join_costs_the_same_however_many_it_has(store: SQLiteStore) -> None:

@@ -13,7 +13,18 @@ from everbeat.store.postgres.dialect import bind, in_one, translate
 from everbeat.store.postgres.hot import KINDS, KINDS_OF, LOOK, SHARED, TYPES
 from everbeat.store.postgres.store import PostgresStore
 from everbeat.store.postgres.transaction import AFTER, AHEAD
-from everbeat.store.verbs import expiring, looking, owning, recovering, sending, turns
+from everbeat.store.verbs import (
+    expiring,
+    flow_advance,
+    flow_ends,
+    flow_ready,
+    flow_rows,
+    looking,
+    owning,
+    recovering,
+    sending,
+    turns,
+)
 
 FILL = """
 INSERT INTO everbeat_tasks (id, name, queue, priority, status, created_at, run_at, finished_at, fence, worker_id, args)
@@ -47,6 +58,12 @@ STATEMENTS = {
     "first in line": (translate(turns.FIRST), "everbeat_tasks_line"),
     "over": (translate(expiring.OVER), "everbeat_tasks_good"),
     "end": (translate(looking.FINISHED), "everbeat_tasks_id_key"),
+    "workflows, locked": (translate(flow_ends.LOCK), "everbeat_workflows_pkey"),
+    "complete nodes": (translate(flow_advance.COMPLETE), "everbeat_workflow_tasks_pkey"),
+    "count down nodes": (translate(flow_advance.COUNT_DOWN), "everbeat_workflow_tasks_pkey"),
+    "nodes that follow": (translate(flow_advance.FOLLOWING), "everbeat_workflow_edges_pkey"),
+    "enqueue nodes": (translate(flow_ready.ENQUEUE), "everbeat_workflow_calls_pkey"),
+    "results of nodes": (translate(flow_rows.VALUES), "everbeat_tasks_id_key"),
 }
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from psycopg.pq import Trace
+from tests.flow_words import begin, graph
 from tests.postgres import EmptyDatabase
 from tests.words import a_room, a_task, completed, enqueue, register
 
@@ -31,14 +32,15 @@ def turn(store: PostgresStore, ended: Sequence[Claim], places: int) -> Flushed:
 
 
 def round_trips(store: PostgresStore, file: Path, deed: Callable[[], object]) -> int:
-    """As the driver says: what it waits for is the answer to a Sync, or to a simple Query."""
+    """As the driver says: what it waits for is the answer to a Sync, or to a simple Query. Bells ring afterwards."""
     with file.open("w") as trace:
         with store.database.session() as connection:
             connection.pgconn.trace(trace.fileno())
             connection.pgconn.set_trace_flags(Trace.SUPPRESS_TIMESTAMPS)
         deed()
         connection.pgconn.untrace()
-    sent = [line.split("\t") for line in file.read_text().splitlines() if line.startswith("F\t")]
+    before_the_bells, _, _ = file.read_text().partition("pg_notify")
+    sent = [line.split("\t") for line in before_the_bells.splitlines() if line.startswith("F\t")]
     return sum(words[2].strip() in ("Sync", "Query") for words in sent)
 
 
@@ -54,6 +56,20 @@ def test_a_flush_that_settles_and_claims_takes_two_round_trips(store: PostgresSt
 
 def test_a_flush_that_has_no_room_takes_two_round_trips(store: PostgresStore, tmp_path: Path) -> None:
     assert round_trips(store, tmp_path / "trace", lambda: turn(store, [], 0)) == 2
+
+
+def test_a_flush_that_ends_a_node_and_starts_the_next_takes_four_round_trips(
+    store: PostgresStore, tmp_path: Path
+) -> None:
+    """What is asked, what follows from it, the result that is an argument, the commit."""
+    takes = {f"n{number}": {"args": b"[null]", "references": ((1, number - 1),)} for number in range(1, 5)}
+    begin(store, graph(nodes=takes, n0="", **{f"n{number}": f"n{number - 1}" for number in range(1, 5)}))
+    held = turn(store, turn(store, [], 2).claims, 2).claims
+
+    found: list[Flushed] = []
+    taken = round_trips(store, tmp_path / "trace", lambda: found.append(turn(store, held, 2)))
+
+    assert (taken, [claim.id for claim in found[0].claims]) == (4, ["flow:n2"])
 
 
 def test_what_becomes_due_after_a_flush_has_looked_is_claimed_by_it(store: PostgresStore) -> None:

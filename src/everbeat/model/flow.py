@@ -77,6 +77,8 @@ class WorkflowChange(StrEnum):
     FAIL = "fail"
     CANCEL = "cancel"
     RETRY = "retry"  # a person wants its failed nodes to run again
+    GIVE_UP = "give up"  # its node was skipped: it never begins
+    REOPEN = "reopen"  # its node lives again after all
 
 
 _N, _W = NodeStatus, WorkflowStatus
@@ -103,10 +105,13 @@ WORKFLOW_CHANGES: Mapping[tuple[WorkflowStatus, WorkflowChange], WorkflowStatus]
         **{(state, WorkflowChange.COMPLETE): _W.COMPLETED for state in (_W.RUNNING, _W.PAUSED)},
         **{(state, WorkflowChange.FAIL): _W.FAILED for state in (_W.RUNNING, _W.PAUSED)},
         **{(state, WorkflowChange.CANCEL): _W.CANCELLED for state in (_W.PENDING, _W.RUNNING, _W.PAUSED)},
+        (_W.PENDING, WorkflowChange.GIVE_UP): _W.CANCELLED,
+        (_W.CANCELLED, WorkflowChange.REOPEN): _W.PENDING,
         **{(state, WorkflowChange.RETRY): _W.RUNNING for state in (_W.RUNNING, _W.PAUSED, _W.FAILED, _W.COMPLETED)},
     }
 )
-"""COMPLETED by RETRY: with `on_error=CONTINUE` a workflow may complete with failed nodes."""
+"""COMPLETED by RETRY: with `on_error=CONTINUE` a workflow may complete with failed nodes. REOPEN is for what
+never began and nobody cancelled."""
 
 
 def workflow_sources(change: WorkflowChange) -> tuple[WorkflowStatus, ...]:
@@ -239,6 +244,8 @@ class WorkflowInfo:
     error_message: str | None
     stuck: str | None
     """Why recovery could not mend it."""
+    paused_by: str | None
+    """A person, or "error": a node failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,6 +143,8 @@ class Claim:
     workflow_id: str | None = None
     """It is a node of this workflow."""
     node: int | None = None
+    refs: str | None = None
+    """Where in its arguments the results of other nodes belong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

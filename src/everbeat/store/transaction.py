@@ -43,6 +43,9 @@ class RowRefused(Exception):
     """The database refuses what was to be written, and would refuse it again."""
 
 
+NOT_ALL = "rows that were to be changed are not what they should be"
+
+
 class Transaction(Protocol):
     @property
     def now(self) -> int:
@@ -69,8 +72,8 @@ class Transaction(Protocol):
     """Ids of workflows that have ended in it: once it is committed, those that wait for them are woken."""
 
     def expect(self, *questions: Question) -> None:
-        """These will be asked next, and nothing that is written before changes their answers: a database far away
-        answers all of them at once."""
+        """These will be asked, and nothing that is written before changes their answers. A database far away answers
+        them together with what is asked first."""
 
     def expect_many(self, sql: str, rows: Sequence[Any]) -> None:
         """These will be changed next, by `many`."""
@@ -83,6 +86,10 @@ class Transaction(Protocol):
 
     def run(self, sql: str, values: Any = ()) -> int:
         """How many rows were changed."""
+
+    def soon(self, sql: str, rows: Sequence[Any], *, all_of_them: bool = False) -> None:
+        """Change these before anything else is asked, and with the commit at the latest: a database far away gets them
+        together with the next question. `all_of_them`: RowRefused, as late as that, if not each was there to change."""
 
     def finally_many(self, sql: str, rows: Sequence[Any]) -> None:
         """Change these at the end, together with the commit. Nobody asks how many, and nobody reads them before."""
@@ -115,6 +122,14 @@ class Transaction(Protocol):
     def lock_tasks(self, seqs: Iterable[int]) -> None:
         """The same for rows of tasks. Who changes several of them one after the other locks them first: all do so in
         one order, and nobody waits for somebody who waits for him."""
+
+    def among(self, sql: str, values: Sequence[Any], wanted: Sequence[Any]) -> list[Row]:
+        """All that a statement with `IN ({marks})` finds, after these values, for any number of those wanted."""
+
+    def change_among(
+        self, sql: str, values: Sequence[Any], wanted: Sequence[Any], *, all_of_them: bool = False
+    ) -> None:
+        """Change them, `soon`."""
 
     def all(self, sql: str, values: Any = ()) -> list[Row]: ...
 

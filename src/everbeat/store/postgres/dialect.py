@@ -6,6 +6,7 @@ statement:
 * `?` and `:name` are `%s` and `%(name)s`, and a percent sign is doubled,
 * `x IS ?` is `x = %s`, or `x IS NULL`, by its value,
 * `/*pg: FOR UPDATE SKIP LOCKED */` is a clause that only PostgreSQL needs: SQLite has one writer at a time,
+* any number of keys, `IN ({marks})`, is one array, so that the statement is the same for every number,
 * lists of keys travel as JSON, whose functions have other names here; bytes are written otherwise.
 """
 
@@ -21,6 +22,7 @@ PIECES = re.compile(
     | (?P<own>    /\*pg:\s*(?P<clause>.*?)\s*\*/ )
     | (?P<line>   --[^\n]* )
     | (?P<same>   \bIS\s+\? )
+    | (?P<among>  \bIN\s\(\{marks\}\) )
     | (?P<cast>   ::\w+ )
     | (?P<each>   \bjson_each\(:(?P<list>[a-z_]+)\) )
     | (?P<array>  \bjson_group_array\((?P<item>\w+)\) )
@@ -31,7 +33,8 @@ PIECES = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-KINDS = ("bytes", "quoted", "own", "line", "same", "cast", "each", "array", "object", "named", "mark", "percent")
+KINDS = ("bytes", "quoted", "own", "line", "same", "among", "cast", "each", "array", "object", "named", "mark",
+         "percent")  # fmt: skip
 
 
 @lru_cache(maxsize=2048)
@@ -75,6 +78,8 @@ def _say(kind: str, found: re.Match[str]) -> str:
             return ""
         case "same":
             return "= %s"
+        case "among":
+            return "= ANY (%s)"
         case "each":
             return f"(SELECT j::bigint AS value FROM json_array_elements_text(%({found['list']})s::json) AS j) AS each"
         case "array":

@@ -4,7 +4,20 @@ Also here: what PostgreSQL asks for in another way altogether.
 """
 
 from everbeat.store.postgres.dialect import translate
-from everbeat.store.verbs import doubting, expiring, living, owning, queueing, records, retaining, telling, unknown
+from everbeat.store.verbs import (
+    doubting,
+    expiring,
+    flow_advance,
+    flow_reopen,
+    flow_start,
+    living,
+    owning,
+    queueing,
+    records,
+    retaining,
+    telling,
+    unknown,
+)
 
 TYPES: dict[str, tuple[str, ...]] = {
     owning.COMPLETE: ("bytea", "bigint", "bigint", "bigint", "text"),
@@ -27,6 +40,14 @@ TYPES: dict[str, tuple[str, ...]] = {
     telling.ADDRESSED: ("bigint",),
     retaining.DELETE_TASK: ("bigint",),
     **dict.fromkeys(retaining.OF_A_TASK, ("text",)),
+    flow_start.INSERT_NODE: tuple(
+        "text" if name in flow_start.TEXTS else "bigint" for name in flow_start.COLUMNS
+    ),
+    flow_start.INSERT_CALL: ("text", "bigint", "text", "bytea"),
+    flow_start.INSERT_EDGE: ("text", "bigint", "bigint"),
+    flow_advance.CLOSE: ("text", "text", "text", "bytea", "bigint", "text", "bigint"),
+    flow_reopen.REOPEN: ("text", "bigint"),
+    flow_reopen.SET_COUNTS: ("bigint", "bigint", "bigint", "text", "bigint"),
 }  # fmt: skip
 
 SHARED = {owning.COMPLETE: (1, 4), owning.LAUNCH: (0, 1, 2), owning.CLAIM: (0, 1)}

@@ -3,13 +3,14 @@
 * It begins with its first statement, not before.
 * What a verb says that it will ask (`expect`), change (`expect_many`) or look for (`foresee`) is not sent until the
   first answer is needed, and then all of it together.
+* What is to be changed `soon` goes with the next question, and with the commit at the latest.
 * What nobody waits for (`finally_many`, `finally_ask`) goes with the commit.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import psycopg
@@ -20,7 +21,7 @@ from everbeat.store.postgres.arrays import KINDS as ARRAYS
 from everbeat.store.postgres.dialect import bind, in_one, names_in, translate
 from everbeat.store.postgres.hot import COLUMNS, KINDS, KINDS_OF, LOOK, LOOKED, NOW, OTHERWISE, SHARED, TYPES
 from everbeat.store.postgres.trouble import REFUSED
-from everbeat.store.transaction import Kind, Question, Row, RowRefused
+from everbeat.store.transaction import NOT_ALL, Kind, Question, Row, RowRefused
 
 Connection = psycopg.Connection[Row]
 
@@ -72,6 +73,8 @@ class PostgresTransaction:
         self._questions: list[Question] = []
         """To be sent with the next statement, and then what is `_expected`: each says what to do with its answer."""
         self._expected: list[Callable[[], Callable[[], None]]] = []
+        self._is_checked = False
+        """What becomes of what is expected to be changed must be known before the commit."""
         self._answers: dict[Question, list[Row]] = {}
         self._counts: dict[str, tuple[Sequence[Any], int]] = {}
         self._foreseen: Foreseen | None = None
@@ -141,7 +144,7 @@ class PostgresTransaction:
 
     def _asking(self, question: Question) -> Callable[[], Callable[[], None]]:
         def ask() -> Callable[[], None]:
-            cursor = self._connection.execute(*bind(*question))
+            cursor = self._connection.execute(*_bound(*question))
             return lambda: self._answers.update({question: cursor.fetchall()})
 
         return ask
@@ -153,6 +156,19 @@ class PostgresTransaction:
 
         if rows and sql in TYPES:
             self._expected.append(change)
+
+    def soon(self, sql: str, rows: Sequence[Any], *, all_of_them: bool = False) -> None:
+        def change() -> Callable[[], None]:
+            cursor = self._many(sql, rows)
+            return partial(_expect_all, cursor, len(rows)) if all_of_them else _nothing
+
+        self._change(change if rows else None, is_checked=all_of_them)
+
+    def _change(self, change: Callable[[], Callable[[], None]] | None, *, is_checked: bool) -> None:
+        if change is not None:
+            self._foreseen = None
+            self._expected.append(change)
+            self._is_checked |= is_checked
 
     def foresee(
         self, sql: str, queues: Collection[str] | None, names: Sequence[str], wants: Callable[[str], int]
@@ -213,6 +229,18 @@ class PostgresTransaction:
         values = [ARRAYS[types[number]](column) for number, column in enumerate(columns) if number not in shared]
         return self._connection.execute(in_one(sql, types, shared), [*values, *(columns[n][0] for n in shared)])
 
+    def among(self, sql: str, values: Sequence[Any], wanted: Sequence[Any]) -> list[Row]:
+        return self.all(sql, (*values, tuple(wanted))) if wanted else []
+
+    def change_among(
+        self, sql: str, values: Sequence[Any], wanted: Sequence[Any], *, all_of_them: bool = False
+    ) -> None:
+        def change() -> Callable[[], None]:
+            cursor = self._connection.execute(translate(sql), [*values, list(wanted)])
+            return partial(_expect_all, cursor, len(wanted)) if all_of_them else _nothing
+
+        self._change(change if wanted else None, is_checked=all_of_them)
+
     def insert(self, table: str, shared: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> int:
         sql = _insertion(table, tuple(shared), tuple(columns))
         own = [ARRAYS[COLUMNS.get(name, "text")](column) for name, column in columns.items()]
@@ -261,7 +289,7 @@ class PostgresTransaction:
 
     def all(self, sql: str, values: Any = ()) -> list[Row]:
         known = self._expected_answer(sql, values)
-        return self._execute(*bind(sql, values)).fetchall() if known is None else known
+        return self._execute(*_bound(sql, values)).fetchall() if known is None else known
 
     def one(self, sql: str, values: Any = ()) -> Row | None:
         known = self._expected_answer(sql, values)
@@ -270,8 +298,10 @@ class PostgresTransaction:
         return self._execute(*bind(OTHERWISE.get(sql, sql), values)).fetchone()
 
     def _expected_answer(self, sql: str, values: Any) -> list[Row] | None:
-        self._send_expected()
-        return self._answers.pop((sql, tuple(values)), None) if self._answers else None
+        question = (sql, tuple(values))
+        if question in self._questions:
+            self._send_expected()
+        return self._answers.pop(question, None)
 
     @contextmanager
     def part(self) -> Iterator[None]:
@@ -281,8 +311,13 @@ class PostgresTransaction:
         try:
             with self._connection.transaction():
                 yield
+                if self._expected:
+                    self._send([])
         except BaseException as error:
             del self.events[announced:]
+            self._expected.clear()
+            self._questions.clear()
+            self._is_checked = False
             if isinstance(error, (*REFUSED, ValueError)):
                 raise RowRefused(f"{type(error).__name__}: {error}") from error
             raise
@@ -309,9 +344,11 @@ class PostgresTransaction:
 
     def commit(self) -> None:
         """What was left for the end goes with it, in one round trip."""
+        if self._is_checked and not self._is_undone:
+            self._send([])
         if self._is_undone:
             self._connection.execute("ROLLBACK")
-        elif self._last:
+        elif self._last or self._expected:
             self._send([*self._last, self._commit])
         elif self._begin is None:
             self._connection.execute("COMMIT")
@@ -348,6 +385,7 @@ class PostgresTransaction:
 
     def _send(self, statements: Sequence[Callable[[], Callable[[], None]]]) -> None:
         expected, self._expected = [*self._asked(), *self._expected], []
+        self._is_checked = False
         begin, self._begin = self._begin, None
         if begin is not None and ";" in begin:  # several statements, which no pipeline takes
             self._connection.execute(begin)
@@ -359,6 +397,18 @@ class PostgresTransaction:
             answers += [statement() for statement in (*expected, *statements)]
         for answer in answers:
             answer()
+
+
+def _bound(sql: str, values: Any) -> tuple[str, Any]:
+    """Any number of keys is one array."""
+    if isinstance(values, tuple) and values and isinstance(values[-1], tuple):
+        values = (*values[:-1], list(values[-1]))
+    return bind(sql, values)
+
+
+def _expect_all(cursor: psycopg.Cursor[Row], count: int) -> None:
+    if cursor.rowcount != count:
+        raise RowRefused(NOT_ALL)
 
 
 def _nothing() -> None:

@@ -43,6 +43,7 @@ CREATE TABLE everbeat_tasks (
     workflow_id    TEXT,                 -- it is a node of this workflow
     node           INTEGER,
     held           INTEGER NOT NULL DEFAULT 0,    -- 1: its workflow is paused
+    refs           TEXT,                 -- JSON: [where in args, in bytes, the result of which node belongs]
     args           BLOB    NOT NULL,
     result         BLOB
 ) /*pg: WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0) */;
@@ -293,7 +294,7 @@ CREATE TABLE everbeat_workflows (
     root_id       TEXT    NOT NULL,
     parent_id     TEXT,
     parent_node   INTEGER,
-    scope_id      TEXT    NOT NULL,      -- the workflow whose nodes the references in its arguments name
+    is_map        INTEGER NOT NULL DEFAULT 0,
     outputs       TEXT    NOT NULL,      -- JSON: the nodes whose results are the result
     success       TEXT,                  -- JSON: the nodes that must complete; NULL: those that nothing tolerates
     digest        TEXT    NOT NULL,      -- of all that was asked for
@@ -343,14 +344,23 @@ CREATE TABLE everbeat_workflow_tasks (
     allow_failed  INTEGER NOT NULL DEFAULT 0,
     tolerated     INTEGER NOT NULL DEFAULT 0,    -- 1: its failure is not one of the workflow
     condition     TEXT,                  -- JSON
-    refs          TEXT,                  -- JSON: [where in args, in bytes, the result of which node belongs]
+    takes         INTEGER NOT NULL DEFAULT 0,    -- so many results of others are in its arguments
     shape         TEXT,                  -- JSON: how to read its result
     error_code    TEXT,
     error_message TEXT,
     started_at    INTEGER,
     finished_at   INTEGER,
-    args          BLOB,
     result        BLOB,                  -- of a map or a nested workflow
+    PRIMARY KEY (workflow_id, node)
+) STRICT, WITHOUT ROWID;
+
+-- What their tasks are called with. Apart from the nodes, whose rows are written again and again: those of a join of ten
+-- thousand are large.
+CREATE TABLE everbeat_workflow_calls (
+    workflow_id TEXT    NOT NULL,
+    node        INTEGER NOT NULL,
+    refs        TEXT,                    -- JSON: [where in args, in bytes, the result of which node belongs]
+    args        BLOB    NOT NULL,
     PRIMARY KEY (workflow_id, node)
 ) STRICT, WITHOUT ROWID;
 

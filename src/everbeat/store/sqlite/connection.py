@@ -24,7 +24,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from everbeat.store.sqlite import side
 from everbeat.store.sqlite.blocker import find_blocker
 from everbeat.store.sqlite.together import in_one
 from everbeat.store.sqlite.turnstile import PATIENCE, Turnstile
-from everbeat.store.transaction import Kind, Question, Row, RowRefused
+from everbeat.store.transaction import NOT_ALL, Kind, Question, Row, RowRefused
 from everbeat.store.verbs.kinds import leap
 
 BEGIN_WAIT_MS = 100
@@ -50,6 +50,10 @@ SIDE_FILES = ("-wal", "-shm", "-journal")
 COPY_PAGES = 1024
 WIDTHS = (128, 16)
 """How many rows one INSERT adds, of many; the rest is a statement of its own."""
+MOST_MARKS = 500
+"""So many keys are named in one statement."""
+TEXT = partial(str, encoding="utf-8", errors="replace")
+"""SQLite takes any bytes as text. A row that is not UTF-8 must not keep anybody from reading the others."""
 Progress = Callable[[int, int], None]
 DEFINITE = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
 """Errors of a statement, not of the store: the same again would fail again."""
@@ -67,13 +71,8 @@ def connect(path: Path, *, timeout: float, read_only: bool = False) -> sqlite3.C
         f"{path.as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False, timeout=timeout,
         cached_statements=256,
     )  # fmt: skip
-    connection.text_factory = _decode
+    connection.text_factory = TEXT
     return connection
-
-
-def _decode(text: bytes) -> str:
-    """SQLite takes any bytes as text. A row that is not UTF-8 must not keep anybody from reading the others."""
-    return text.decode(errors="replace")
 
 
 class SQLiteTransaction:
@@ -106,6 +105,10 @@ class SQLiteTransaction:
         self, sql: str, queues: Collection[str] | None, names: Sequence[str], wants: Callable[[str], int]
     ) -> None:
         pass
+
+    def soon(self, sql: str, rows: Sequence[Any], *, all_of_them: bool = False) -> None:
+        if self.many(sql, rows) != len(rows) and all_of_them:
+            raise RowRefused(NOT_ALL)
 
     def finally_many(self, sql: str, rows: Sequence[Any]) -> None:
         self.many(sql, rows)
@@ -156,6 +159,16 @@ class SQLiteTransaction:
     def lock_tasks(self, seqs: Iterable[int]) -> None:
         """There is one writer at a time."""
 
+    def among(self, sql: str, values: Sequence[Any], wanted: Sequence[Any]) -> list[Row]:
+        return [row for chunk in _chunks(wanted) for row in self.all(_naming(sql, len(chunk)), [*values, *chunk])]
+
+    def change_among(
+        self, sql: str, values: Sequence[Any], wanted: Sequence[Any], *, all_of_them: bool = False
+    ) -> None:
+        changed = sum(self.run(_naming(sql, len(chunk)), [*values, *chunk]) for chunk in _chunks(wanted))
+        if changed != len(wanted) and all_of_them:
+            raise RowRefused(NOT_ALL)
+
     def all(self, sql: str, values: Any = ()) -> list[Row]:
         return self._connection.execute(sql, values).fetchall()
 
@@ -186,6 +199,17 @@ class SQLiteTransaction:
                 raise RowRefused(f"{type(error).__name__}: {error}") from error
             raise
         self._connection.execute("RELEASE part")
+
+
+@lru_cache(maxsize=4096)
+def _naming(sql: str, count: int) -> str:
+    """The statement, for so many."""
+    return sql.format(marks=", ".join("?" * count))
+
+
+def _chunks(wanted: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(wanted), MOST_MARKS):
+        yield wanted[start : start + MOST_MARKS]
 
 
 @lru_cache(maxsize=64)

@@ -88,7 +88,10 @@ ERASE = (
         WHERE seq IN ({seqs})""",
     "UPDATE everbeat_attempts SET error_message = NULL, error = NULL WHERE task_id IN ({ids})",
     "UPDATE everbeat_late_outcomes SET result = NULL, error_message = NULL WHERE task_id IN ({ids})",
-    """UPDATE everbeat_workflow_tasks SET args = x'', error_message = NULL
+    """UPDATE everbeat_workflow_calls SET args = x''
+        WHERE (workflow_id, node) IN
+              (SELECT workflow_id, node FROM everbeat_tasks WHERE seq IN ({seqs}) AND workflow_id IS NOT NULL)""",
+    """UPDATE everbeat_workflow_tasks SET error_message = NULL
         WHERE (workflow_id, node) IN
               (SELECT workflow_id, node FROM everbeat_tasks WHERE seq IN ({seqs}) AND workflow_id IS NOT NULL)""",
     """UPDATE everbeat_workflow_tasks SET result = NULL, error_message = NULL

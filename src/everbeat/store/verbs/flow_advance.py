@@ -11,6 +11,7 @@ its edges cost and no more. `advance` with no ends at all is the way to go on: f
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from everbeat.decide import splice
 from everbeat.decide.flow import Flow, Turn, Waiting, counts_as_failed, nodes_asked, state_of, turn_of
@@ -18,8 +19,8 @@ from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.flow import WORKFLOW_CANCELLED, WORKFLOW_FAILED, NodeStatus, OnError, WorkflowStatus
 from everbeat.store.transaction import Row, Transaction
-from everbeat.store.verbs import flow_hold, flow_ready
-from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, among, find, nodes_in, save, values
+from everbeat.store.verbs import flow_hold, flow_ready, flow_unbegun
+from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, nodes_in, save, values
 from everbeat.store.verbs.records import add_events, text
 
 Ends = dict[str, list[NodeEnd]]
@@ -29,29 +30,30 @@ BY_ERROR = "error"
 
 # The primary key, as all that follow.
 STANDING = """
-SELECT node, status, name, tolerated FROM everbeat_workflow_tasks WHERE workflow_id = ? AND node IN ({marks})"""
+SELECT node, status, name, tolerated, child_id FROM everbeat_workflow_tasks
+ WHERE workflow_id = ? AND node IN ({marks})"""
 CLOSE = """
 UPDATE everbeat_workflow_tasks SET status = ?, error_code = ?, error_message = ?, result = ?, finished_at = ?
  WHERE workflow_id = ? AND node = ?"""
 # Most tasks end in a result. Refuses a node that has ended before.
 COMPLETE = """
 UPDATE everbeat_workflow_tasks SET status = 'COMPLETED', finished_at = ?
- WHERE workflow_id = ? AND node = ? AND status IN ('ENQUEUED', 'RUNNING')"""
+ WHERE workflow_id = ? AND node IN ({marks}) AND status IN ('ENQUEUED', 'RUNNING')"""
 
 WAITING_COLUMNS = """n.node, n.deps, n.needed, n.deps_left, n.deps_ok, n.deps_failed, n.allow_failed, n.condition,
-       n.kind, coalesce(length(n.refs), 0), n.queue, n.task_name, n.exclusive_key"""
+       n.kind, n.takes, n.queue, n.task_name, n.exclusive_key"""
 FOLLOWING = f"""
-SELECT {WAITING_COLUMNS}, count(*)
-  FROM everbeat_workflow_edges e
-  JOIN everbeat_workflow_tasks n ON n.workflow_id = e.workflow_id AND n.node = e.next
- WHERE e.workflow_id = ? AND e.node IN ({{marks}}) AND n.status = 'PENDING'
- GROUP BY n.workflow_id, n.node"""
+SELECT {WAITING_COLUMNS}, ended.inputs
+  FROM (SELECT workflow_id, next, count(*) AS inputs FROM everbeat_workflow_edges
+         WHERE workflow_id = ? AND node IN ({{marks}}) GROUP BY workflow_id, next) AS ended
+  JOIN everbeat_workflow_tasks n ON n.workflow_id = ended.workflow_id AND n.node = ended.next
+ WHERE n.status = 'PENDING'"""
 WAITING = f"""
 SELECT {WAITING_COLUMNS}, 0
   FROM everbeat_workflow_tasks n WHERE n.workflow_id = ? AND n.node IN ({{marks}}) AND n.status = 'PENDING'"""
 COUNT_DOWN = """
 UPDATE everbeat_workflow_tasks SET deps_left = ?, deps_ok = ?, deps_failed = ?, status = ?, started_at = ?
- WHERE workflow_id = ? AND node = ?"""
+ WHERE workflow_id = ? AND node IN ({marks})"""
 
 ANNOUNCED = {
     WorkflowStatus.COMPLETED: event.WORKFLOW_COMPLETED,
@@ -69,8 +71,8 @@ class Upwards:
 
 
 def advance(tx: Transaction, ends: Ends, *, is_sure: bool = False) -> None:
-    """Until nothing follows any more. `is_sure`: these are results of tasks that ran until now; ValueError if their
-    nodes are not as they must be then."""
+    """Until nothing follows any more. `is_sure`: these are results of tasks that ran until now; RowRefused, at some
+    time in this transaction, if their nodes are not as they must be then."""
     waiting = {workflow_id: list(ended) for workflow_id, ended in ends.items()}
     while waiting:
         workflow_id, ended = waiting.popitem()
@@ -119,7 +121,7 @@ class Following:
 
 def look_at(tx: Transaction, workflow_id: str, waiting: Sequence[int]) -> Following:
     """Decide anew about nodes that wait, as they are counted."""
-    rows = list(among(tx, WAITING, (workflow_id,), waiting))
+    rows = tx.among(WAITING, (workflow_id,), waiting)
     return _decide(tx, workflow_id, rows, dict.fromkeys(waiting, (0, 0, 0)), may_start=False)
 
 
@@ -132,14 +134,14 @@ def _decide(
     results = _results(tx, workflow_id, asked) if asked else {}
     following = Following()
     plain: list[flow_ready.Plain] = []
-    rows: list[tuple[object, ...]] = []
-    for node, deps, needed, left, ok, failed, allow_failed, condition, kind, places, *sent, _ in waiting:
+    alike: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+    for node, deps, needed, left, ok, failed, allow_failed, condition, kind, takes, *sent, _ in waiting:
         ended, completed, lost = counts[node]
         left, ok, failed = left - ended, ok + completed, failed + lost
-        known = Waiting(deps=deps, needed=needed, left=left, ok=ok, failed=failed, allow_failed=bool(allow_failed))
-        turn = turn_of(known, condition, results)
+        facts = (deps, needed, left, ok, failed, allow_failed)
+        turn = turn_of(_known(*facts), condition, results) if condition else _turn(*facts)
         status, started_at = NodeStatus.PENDING, None
-        if turn.status is NodeStatus.READY and may_start and flow_ready.is_plain(kind, places):
+        if turn.status is NodeStatus.READY and may_start and flow_ready.is_plain(kind, takes):
             status, started_at = NodeStatus.ENQUEUED, tx.now
             plain.append((node, *sent))
         elif turn.status is NodeStatus.READY:
@@ -147,15 +149,25 @@ def _decide(
             following.ready.append(node)
         elif turn.status is not NodeStatus.PENDING:
             following.ends.append(NodeEnd(node, turn))
-        rows.append((left, ok, failed, status.value, started_at, workflow_id, node))
-    tx.many(COUNT_DOWN, rows)
+        alike[left, ok, failed, status.value, started_at].append(node)
+    for become, nodes in alike.items():
+        tx.change_among(COUNT_DOWN, (*become, workflow_id), nodes)
     flow_ready.add_tasks(tx, workflow_id, plain)
     return following
 
 
+@lru_cache(maxsize=1024)
+def _turn(deps: int, needed: int, left: int, ok: int, failed: int, allow_failed: int) -> Turn:
+    """Without a condition. All nodes of a fan wait for the same."""
+    return turn_of(_known(deps, needed, left, ok, failed, allow_failed))
+
+
+def _known(deps: int, needed: int, left: int, ok: int, failed: int, allow_failed: int) -> Waiting:
+    return Waiting(deps=deps, needed=needed, left=left, ok=ok, failed=failed, allow_failed=bool(allow_failed))
+
+
 def _complete(tx: Transaction, flow: FlowRow, wave: list[NodeEnd]) -> list[NodeEnd]:
-    if tx.many(COMPLETE, [(tx.now, flow.id, end.node) for end in wave]) != len(wave):
-        raise ValueError(f"nodes of workflow {flow.id} had ended before their tasks did")
+    tx.change_among(COMPLETE, (tx.now, flow.id), [end.node for end in wave], all_of_them=True)
     flow.nodes_left -= len(wave)
     return wave
 
@@ -164,17 +176,19 @@ def _close(tx: Transaction, flow: FlowRow, wave: Iterable[NodeEnd]) -> list[Node
     """Those that had not ended before. The first failure that nothing tolerates is that of the workflow."""
     ends = {end.node: end for end in wave}
     closed: list[NodeEnd] = []
-    for node, status, name, tolerated in among(tx, STANDING, (flow.id,), list(ends)):
+    for node, status, name, tolerated, child_id in tx.among(STANDING, (flow.id,), list(ends)):
         if NodeStatus(status).is_terminal:
             continue
         end = ends[node]
         closed.append(end)
+        if child_id is not None and end.turn.status is not NodeStatus.COMPLETED:
+            flow_unbegun.give_up(tx, child_id, end.turn)
         is_error = end.turn.status in (NodeStatus.FAILED, NodeStatus.CANCELLED) and not tolerated
         flow.fails_now |= is_error
         if is_error and flow.error_node is None:
             flow.error_node, flow.error_code = name, text(end.turn.code)
             flow.error_message = text(end.turn.message)
-    tx.many(
+    tx.soon(
         CLOSE,
         [
             (end.turn.status.value, text(end.turn.code), text(end.turn.message), end.result, tx.now, flow.id, end.node)
@@ -194,7 +208,7 @@ def _count_down(tx: Transaction, flow: FlowRow, closed: Sequence[NodeEnd]) -> Fo
     waiting: dict[int, Row] = {}
     counts: dict[int, list[int]] = {}
     for (ok, failed), nodes in alike.items():
-        for row in among(tx, FOLLOWING, (flow.id,), nodes):
+        for row in tx.among(FOLLOWING, (flow.id,), nodes):
             waiting[row[0]] = row
             sums = counts.setdefault(row[0], [0, 0, 0])
             sums[0] += row[-1]

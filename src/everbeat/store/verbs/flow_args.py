@@ -12,36 +12,26 @@ from everbeat.decide import splice
 from everbeat.model.flow import RESULT_NOT_AVAILABLE, Named, NodeStatus
 from everbeat.model.task import Claim
 from everbeat.store.transaction import Transaction
-from everbeat.store.verbs.flow_rows import VALUES, Value, among, referred_to, value_of
+from everbeat.store.verbs.flow_rows import VALUES, Value, referred_to, value_of
 
 NOTHING = b""
-# The primary keys
-REFERENCES = """
-SELECT n.node, n.refs, w.scope_id FROM everbeat_workflow_tasks n JOIN everbeat_workflows w ON w.id = n.workflow_id
- WHERE n.workflow_id = ? AND n.node IN ({marks}) AND n.refs IS NOT NULL"""
 
 
 def complete(tx: Transaction, claims: Sequence[Claim]) -> None:
     """Those of plain tasks are complete, and cost nothing here."""
     by_workflow: defaultdict[str, list[Claim]] = defaultdict(list)
     for claim in claims:
-        if claim.workflow_id is not None:
+        if claim.refs is not None and claim.workflow_id is not None:
             by_workflow[claim.workflow_id].append(claim)
     for workflow_id, mine in by_workflow.items():
-        _complete(tx, workflow_id, mine)
+        _complete(tx, workflow_id, [(claim, _loaded(claim.refs)) for claim in mine])
 
 
-def _complete(tx: Transaction, workflow_id: str, claims: Sequence[Claim]) -> None:
-    stored = list(among(tx, REFERENCES, (workflow_id,), [claim.node for claim in claims]))
-    if not stored:
-        return
-    references = {node: _loaded(refs) for node, refs, _ in stored}
-    wanted = {named for places in references.values() for _, named in places or ()}
-    found = referred_to(tx, VALUES, stored[0][2], wanted)
-    known = {named: _as_json(value_of(row)) for named, row in found}
-    for claim in claims:
-        if claim.node in references:
-            claim.args = _put_together(claim.args, references[claim.node], known)
+def _complete(tx: Transaction, workflow_id: str, claims: Sequence[tuple[Claim, Sequence[splice.Place] | None]]) -> None:
+    wanted = {named for _, places in claims for _, named in places or ()}
+    known = {named: _as_json(value_of(row)) for named, row in referred_to(tx, VALUES, workflow_id, wanted)}
+    for claim, places in claims:
+        claim.args = _put_together(claim.args, places, known)
 
 
 def _put_together(args: bytes, places: Sequence[splice.Place] | None, known: dict[Named, bytes]) -> bytes:
@@ -53,7 +43,7 @@ def _put_together(args: bytes, places: Sequence[splice.Place] | None, known: dic
         return NOTHING
 
 
-def _loaded(stored: str) -> Sequence[splice.Place] | None:
+def _loaded(stored: str | None) -> Sequence[splice.Place] | None:
     try:
         return splice.load(stored)
     except ValueError:

@@ -19,8 +19,8 @@ from everbeat.model.event import Event
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim
 from everbeat.store.transaction import Question, RowRefused, Transaction
-from everbeat.store.verbs.flow_advance import Ends, advance
-from everbeat.store.verbs.flow_rows import NodeEnd, among, chunks, naming
+from everbeat.store.verbs.flow_advance import FOLLOWING, Ends, advance
+from everbeat.store.verbs.flow_rows import FLOW, NodeEnd
 from everbeat.store.verbs.looking import shown_message
 from everbeat.store.verbs.records import add_events
 
@@ -44,16 +44,21 @@ def lock(tx: Transaction, workflow_ids: Iterable[str | None]) -> Roots:
     wanted = {workflow_id for workflow_id in workflow_ids if workflow_id is not None}
     if not wanted:
         return {}
-    return dict(among(tx, LOCK, (), sorted(wanted)))
+    return dict(tx.among(LOCK, (), sorted(wanted)))
 
 
-def locking(workflow_ids: Sequence[str]) -> Iterator[Question]:
-    """What `lock` will ask, given them in order."""
-    return ((naming(LOCK, len(chunk)), tuple(chunk)) for chunk in chunks(workflow_ids))
+def questions(claims: Sequence[Claim]) -> Iterator[Question]:
+    """What is asked first when these have results. Of several workflows, one may change another."""
+    workflow_ids = sorted({claim.workflow_id for claim in claims if claim.workflow_id is not None})
+    if workflow_ids:
+        yield LOCK, (tuple(workflow_ids),)
+    if len(workflow_ids) == 1:
+        yield FLOW, (workflow_ids[0],)
+        yield FOLLOWING, (workflow_ids[0], tuple(claim.node for claim in claims if claim.workflow_id is not None))
 
 
 def lock_of(tx: Transaction, seqs: Sequence[int]) -> Roots:
-    return lock(tx, [workflow_id for (workflow_id,) in among(tx, WORKFLOWS_OF, (), seqs)])
+    return lock(tx, [workflow_id for (workflow_id,) in tx.among(WORKFLOWS_OF, (), seqs)])
 
 
 def follow_results(tx: Transaction, roots: Roots, claims: Iterable[Claim]) -> None:
@@ -74,7 +79,7 @@ def follow(tx: Transaction, roots: Roots, seqs: Sequence[int]) -> None:
     if not roots:
         return
     trees: dict[str, Ends] = {}
-    for workflow_id, node, status, has_result, code, message, policy in among(tx, ENDED, (), seqs):
+    for workflow_id, node, status, has_result, code, message, policy in tx.among(ENDED, (), seqs):
         if workflow_id in roots:
             shown = message and shown_message(code, message, policy)
             turn = end_of_task(TaskStatus(status), has_result=bool(has_result), code=code, message=shown)

@@ -16,7 +16,7 @@ from everbeat.store.verbs.looking import shown_message
 
 INFO = """
 SELECT id, name, status, on_error, parent_id, nodes, nodes_left, created_at, started_at, finished_at, error_node,
-       error_code, error_message, stuck
+       error_code, error_message, stuck, paused_by
   FROM everbeat_workflows"""
 OUTPUTS = "SELECT outputs FROM everbeat_workflows WHERE id = ?"
 
@@ -75,7 +75,7 @@ def _info(row: Row) -> WorkflowInfo:
         id=row[0], name=row[1], status=WorkflowStatus(row[2]), on_error=OnError(row[3]), parent_id=row[4],
         node_count=row[5], nodes_left=row[6], created_at=moment(row[7]), started_at=moment_or_none(row[8]),
         finished_at=moment_or_none(row[9]), error_node=row[10], error_code=row[11], error_message=row[12],
-        stuck=row[13],
+        stuck=row[13], paused_by=row[14],
     )  # fmt: skip
 
 

@@ -108,7 +108,7 @@ def _retry(tx: Transaction, flow: FlowRow, actor: str) -> bool:
 
 def _failed(tx: Transaction, flow: FlowRow) -> Iterator[tuple[int, int | None]]:
     """Nodes that can run again, with their tasks. One whose nested workflow failed is reopened by what is in it."""
-    if flow.status is WorkflowStatus.CANCELLED:
+    if flow.status is WorkflowStatus.CANCELLED or flow_reopen.has_told(flow):
         return
     for node, seq, status, kind in tx.all(FAILED, (flow.id,)):
         if kind == "workflow" or status == "COMPLETED":

@@ -12,7 +12,7 @@ from everbeat.decide import splice
 from everbeat.decide.flow import Turn
 from everbeat.model.flow import NewNode, NewWorkflow, NodeKind, NodeStatus, OnError, WorkflowStatus
 from everbeat.store.transaction import Row, Transaction
-from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, among, chunks, find, naming, referred_to, save, values
+from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, referred_to, save, values
 from everbeat.store.verbs.flow_start import insert
 from everbeat.store.verbs.turns import LINE, hand_over
 
@@ -22,7 +22,7 @@ Plain = tuple[int, str, str, str | None]
 """A node that becomes a task: its number, queue, name of the task, exclusive key."""
 
 # The primary key, as all that follow.
-READY_COLUMNS = "node, kind, refs, queue, task_name, exclusive_key"
+READY_COLUMNS = "node, kind, takes, queue, task_name, exclusive_key"
 READY = f"""
 SELECT {READY_COLUMNS} FROM everbeat_workflow_tasks
  WHERE workflow_id = ? AND node IN ({{marks}}) AND status = 'READY' ORDER BY node"""
@@ -31,12 +31,14 @@ ALL_READY = f"""
 SELECT {READY_COLUMNS} FROM everbeat_workflow_tasks WHERE workflow_id = ? AND status = 'READY' ORDER BY node"""
 ENQUEUE = f"""
 INSERT INTO everbeat_tasks (id, name, queue, priority, max_attempts, policy, exclusive_key, good_until, created_at,
-                            run_at, due_at, waiting_for, workflow_id, node, args)
+                            run_at, due_at, waiting_for, workflow_id, node, refs, args)
 SELECT task_id, task_name, queue, priority, max_attempts, policy, exclusive_key, good_until, ?, ? + delay_us,
        CASE WHEN delay_us > 0 THEN ? + delay_us END,
        CASE WHEN delay_us = 0 AND exclusive_key IS NOT NULL THEN '{LINE}' || exclusive_key END,
-       workflow_id, node, args
-  FROM everbeat_workflow_tasks WHERE workflow_id = ? AND node IN ({{marks}}) ORDER BY node
+       n.workflow_id, n.node, refs, args
+  FROM everbeat_workflow_tasks n
+  LEFT JOIN everbeat_workflow_calls c ON c.workflow_id = n.workflow_id AND c.node = n.node
+ WHERE n.workflow_id = ? AND n.node IN ({{marks}}) ORDER BY n.node
 ON CONFLICT (id) DO NOTHING"""
 ENQUEUED = """
 UPDATE everbeat_workflow_tasks SET status = 'ENQUEUED', started_at = ? WHERE workflow_id = ? AND node IN ({marks})"""
@@ -45,9 +47,12 @@ START = """
 UPDATE everbeat_workflow_tasks SET status = 'RUNNING', started_at = ?
  WHERE workflow_id = ? AND node = ? AND status = 'READY'"""
 NESTED = """
-SELECT name, child_id, task_name, queue, priority, max_attempts, policy, exclusive_key, good_until, delay_us, args,
-       refs, over
-  FROM everbeat_workflow_tasks WHERE workflow_id = ? AND node = ?"""
+SELECT n.name, n.child_id, n.task_name, n.queue, n.priority, n.max_attempts, n.policy, n.exclusive_key, n.good_until,
+       n.delay_us, c.args, c.refs, n.over
+  FROM everbeat_workflow_tasks n
+  LEFT JOIN everbeat_workflow_calls c ON c.workflow_id = n.workflow_id AND c.node = n.node
+ WHERE n.workflow_id = ? AND n.node = ?"""
+REFERENCES = "SELECT node, refs FROM everbeat_workflow_calls WHERE workflow_id = ? AND node IN ({marks})"
 
 # The primary key, and that of the task. The length of a value is read without the value.
 LENGTHS = """
@@ -65,37 +70,36 @@ class Started:
 
 def enqueue(tx: Transaction, flow: FlowRow, nodes: Sequence[int] | None) -> list[Started | NodeEnd]:
     """Those of these nodes that may start; None: all. What has ended at once is to be seen to first: then ask again."""
-    ready = tx.all(ALL_READY, (flow.id,)) if nodes is None else list(among(tx, READY, (flow.id,), sorted(nodes)))
+    ready = tx.all(ALL_READY, (flow.id,)) if nodes is None else tx.among(READY, (flow.id,), sorted(nodes))
     if not ready:
         return []
     tasks = [row for row in ready if row[1] == NodeKind.TASK]
     ends: list[Started | NodeEnd] = list(_too_large(tx, flow, tasks))
     if ends:
         return ends
-    for chunk in chunks([row[0] for row in tasks]):
-        tx.run(naming(ENQUEUED, len(chunk)), [tx.now, flow.id, *chunk])
+    tx.change_among(ENQUEUED, (tx.now, flow.id), [row[0] for row in tasks])
     add_tasks(tx, flow.id, [(row[0], *row[3:]) for row in tasks])
     return [_begin(tx, flow, row[0], NodeKind(row[1])) for row in ready if row[1] != NodeKind.TASK]
 
 
-def is_plain(kind: str, length: int) -> bool:
-    """Nothing has to be looked at before it is enqueued: it is a task, and its references are so short that there is at
-    most one. A single result is as large as its task was allowed to make it."""
-    return kind == NodeKind.TASK and length < len("[[0,0],[0,0]]")
+def is_plain(kind: str, takes: int) -> bool:
+    """Nothing has to be looked at before it is enqueued: it is a task that takes one result at most, and a single one
+    is as large as its task was allowed to make it."""
+    return kind == NodeKind.TASK and takes <= 1
 
 
 def add_tasks(tx: Transaction, workflow_id: str, nodes: Sequence[Plain]) -> None:
-    for chunk in chunks(sorted(node for node, *_ in nodes)):
-        tx.run(naming(ENQUEUE, len(chunk)), [tx.now, tx.now, tx.now, workflow_id, *chunk])
+    tx.change_among(ENQUEUE, (tx.now, tx.now, tx.now, workflow_id), sorted(node for node, *_ in nodes))
     tx.wakes.update({(queue, name) for _, queue, name, _ in nodes})
     hand_over(tx, {key for _, _, _, key in nodes})
 
 
 def _too_large(tx: Transaction, flow: FlowRow, ready: Sequence[Row]) -> Iterator[NodeEnd]:
     """Arguments that no process should be given."""
-    references = {row[0]: splice.load(row[2]) for row in ready if row[2] is not None and row[2].count("[") > 2}
+    several = [row[0] for row in ready if not is_plain(row[1], row[2])]
+    references = {node: splice.load(refs) for node, refs in tx.among(REFERENCES, (flow.id,), several)}
     wanted = {named for places in references.values() for _, named in places}
-    lengths = {named: row[1] or 0 for named, row in referred_to(tx, LENGTHS, flow.scope_id, wanted)}
+    lengths = {named: row[1] or 0 for named, row in referred_to(tx, LENGTHS, flow.id, wanted)}
     for node, places in references.items():
         size = sum(lengths.get(named, 0) for _, named in places)
         if size > flow.max_bytes:
@@ -127,7 +131,7 @@ class NoList(Exception):
 
 
 def _expand(tx: Transaction, flow: FlowRow, node: int, row: Row) -> None:
-    """A workflow of its own, with a node for each element. Its references mean nodes of the one around it."""
+    """A workflow of its own, with a node for each element. What its arguments refer to is one workflow further out."""
     name, child_id, task_name, queue, priority, max_attempts, policy, exclusive_key, good_until, delay_us, args = row[
         :11
     ]
@@ -147,11 +151,11 @@ def _expand(tx: Transaction, flow: FlowRow, node: int, row: Row) -> None:
                 name=f"{name}[{number}]", kind=NodeKind.TASK, task_id=f"{child_id}.{number}", task_name=task_name,
                 queue=queue, priority=priority, max_attempts=max_attempts, policy=policy, exclusive_key=exclusive_key,
                 good_until=good_until, delay_us=delay_us, args=whole,
-                references=tuple((at, *named) for at, named in left),
+                references=tuple((at, number, outwards + 1) for at, (number, outwards) in left),
             )
         )  # fmt: skip
     child = NewWorkflow(
         id=child_id, name=f"{flow.name}.{name}", on_error=OnError.FAIL, nodes=nodes, outputs=tuple(range(len(nodes))),
         max_bytes=flow.max_bytes, parent_id=flow.id, parent_node=node,
     )  # fmt: skip
-    insert(tx, child, root_id=flow.root_id, scope_id=flow.id, status=WorkflowStatus.RUNNING)
+    insert(tx, child, root_id=flow.root_id, status=WorkflowStatus.RUNNING, is_map=True)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from everbeat.model.flow import JOIN_NOT_MET, NodeStatus, WorkflowStatus
 from everbeat.store.transaction import RowRefused, Transaction
-from everbeat.store.verbs import flow_hold
+from everbeat.store.verbs import flow_hold, flow_unbegun
 from everbeat.store.verbs.flow_advance import BY_ERROR, advance, look_at
 from everbeat.store.verbs.flow_ends import Roots
-from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, among, find, save
+from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, save
 
 NODES_OF = "SELECT workflow_id, node FROM everbeat_tasks WHERE seq IN ({marks}) AND workflow_id IS NOT NULL"
 
@@ -56,7 +56,7 @@ def reopen_tasks(tx: Transaction, roots: Roots, seqs: Sequence[int]) -> None:
     if not roots:
         return
     nodes: dict[str, list[int]] = {}
-    for workflow_id, node in among(tx, NODES_OF, (), seqs):
+    for workflow_id, node in tx.among(NODES_OF, (), seqs):
         nodes.setdefault(workflow_id, []).append(node)
     for workflow_id, mine in nodes.items():
         try:
@@ -68,13 +68,14 @@ def reopen_tasks(tx: Transaction, roots: Roots, seqs: Sequence[int]) -> None:
 
 def reopen(tx: Transaction, workflow_id: str, nodes: Sequence[int]) -> None:
     flow = find(tx, workflow_id)
-    if flow is None or flow.status is WorkflowStatus.CANCELLED:
+    if flow is None or flow.status is WorkflowStatus.CANCELLED or has_told(flow):
         return
     again, wave = set(nodes), list(nodes)
     while wave:
-        wave = [node for (node,) in among(tx, GIVEN_UP, (flow.id,), wave) if node not in again]
+        wave = [node for (node,) in tx.among(GIVEN_UP, (flow.id,), wave) if node not in again]
         again.update(wave)
-    tx.many(REOPEN, [(flow.id, node) for node in sorted(again)])
+    tx.soon(REOPEN, [(flow.id, node) for node in sorted(again)])
+    flow_unbegun.restore(tx, flow.id, again)
     pending = list(recount(tx, flow))
     error = tx.one(ERROR, (flow.id,))
     flow.error_node, flow.error_code, flow.error_message = error if error else (None, None, None)
@@ -93,6 +94,11 @@ def reopen(tx: Transaction, workflow_id: str, nodes: Sequence[int]) -> None:
             reopen(tx, flow.parent_id, [flow.parent_node])
 
 
+def has_told(flow: FlowRow) -> bool:
+    """It has completed inside another one, whose nodes go on with its result: what failed in it stays as it is."""
+    return flow.parent_id is not None and flow.status is WorkflowStatus.COMPLETED
+
+
 def look_again(tx: Transaction, workflow_id: str, waiting: Sequence[int], ends: Sequence[NodeEnd] = ()) -> None:
     """Decide anew about nodes that wait, and go on with all that may start."""
     following = look_at(tx, workflow_id, waiting)
@@ -103,7 +109,7 @@ def look_again(tx: Transaction, workflow_id: str, waiting: Sequence[int], ends: 
 def recount(tx: Transaction, flow: FlowRow) -> list[int]:
     """Count anew what is left and what its nodes wait for; the nodes that wait."""
     wrong, pending = miscounted(tx, flow.id)
-    tx.many(SET_COUNTS, [(*counts, flow.id, node) for node, counts in wrong.items()])
+    tx.soon(SET_COUNTS, [(*counts, flow.id, node) for node, counts in wrong.items()])
     flow.nodes_left = nodes_left(tx, flow.id)
     return pending
 

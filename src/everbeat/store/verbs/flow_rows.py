@@ -3,8 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from everbeat.decide.flow import Turn
 from everbeat.model.flow import Named, NodeStatus, OnError, WorkflowStatus
@@ -13,7 +12,7 @@ from everbeat.store.transaction import Row, Transaction
 T = TypeVar("T")
 CHUNK = 500
 
-FLOW_COLUMNS = """id, name, status, on_error, root_id, parent_id, parent_node, scope_id, outputs, success, max_bytes,
+FLOW_COLUMNS = """id, name, status, on_error, root_id, parent_id, parent_node, is_map, outputs, success, max_bytes,
        nodes_left, error_node, error_code, error_message, paused_by"""
 FLOW = f"SELECT {FLOW_COLUMNS} FROM everbeat_workflows WHERE id = ?"
 # The primary key and everbeat_workflows_root
@@ -68,7 +67,7 @@ class FlowRow:
     root_id: str
     parent_id: str | None
     parent_node: int | None
-    scope_id: str
+    is_map: int
     outputs: str
     success: str | None
     max_bytes: int
@@ -79,10 +78,6 @@ class FlowRow:
     paused_by: str | None
     fails_now: bool = False
     """A node has failed in this transaction, and nothing tolerates it."""
-
-    @property
-    def is_map(self) -> bool:
-        return self.scope_id != self.id
 
 
 def find(tx: Transaction, workflow_id: str) -> FlowRow | None:
@@ -103,46 +98,34 @@ def tree(tx: Transaction, flow: FlowRow) -> list[FlowRow]:
 
 
 def save(tx: Transaction, flow: FlowRow) -> None:
-    started = None if flow.status is WorkflowStatus.PENDING else tx.now
-    tx.run(
+    started = tx.now if flow.status is WorkflowStatus.RUNNING else None
+    tx.soon(
         SAVE,
-        (flow.status.value, flow.nodes_left, flow.error_node, flow.error_code, flow.error_message, flow.paused_by,
-         started, flow.status.value, tx.now, flow.id),
+        [(flow.status.value, flow.nodes_left, flow.error_node, flow.error_code, flow.error_message, flow.paused_by,
+          started, flow.status.value, tx.now, flow.id)],
     )  # fmt: skip
 
 
 def values(tx: Transaction, workflow_id: str, nodes: Iterable[int]) -> dict[int, Value]:
-    return {row[0]: value_of(row) for row in among(tx, VALUES, (workflow_id,), sorted(set(nodes)))}
+    return {row[0]: value_of(row) for row in tx.among(VALUES, (workflow_id,), sorted(set(nodes)))}
 
 
 def value_of(row: Row) -> Value:
     return Value(row[0], row[1], NodeStatus(row[2]), row[3], row[4], row[5], row[6])
 
 
-def referred_to(tx: Transaction, sql: str, scope_id: str, wanted: Iterable[Named]) -> Iterator[tuple[Named, Row]]:
+def referred_to(tx: Transaction, sql: str, workflow_id: str, wanted: Iterable[Named]) -> Iterator[tuple[Named, Row]]:
     """Rows of nodes of a workflow and of those around it; the first column is the number of the node."""
     by_distance: dict[int, set[int]] = {}
     for node, outwards in wanted:
         by_distance.setdefault(outwards, set()).add(node)
-    scope: str | None = scope_id
+    scope: str | None = workflow_id
     for distance in range(max(by_distance, default=-1) + 1):
         if distance:
             around = tx.one(AROUND, (scope,))
             scope = around[0] if around else None
-        for row in among(tx, sql, (scope,), sorted(by_distance.get(distance, ()))):
+        for row in tx.among(sql, (scope,), sorted(by_distance.get(distance, ()))):
             yield (row[0], distance), row
-
-
-def among(tx: Transaction, sql: str, before: Sequence[Any], wanted: Sequence[Any]) -> Iterator[Row]:
-    """A statement with `{marks}`, asked for so many at a time that it can name them."""
-    for chunk in chunks(wanted):
-        yield from tx.all(naming(sql, len(chunk)), [*before, *chunk])
-
-
-@lru_cache(maxsize=4096)
-def naming(sql: str, count: int) -> str:
-    """The statement, for so many."""
-    return sql.format(marks=", ".join("?" * count))
 
 
 def chunks(wanted: Sequence[T]) -> Iterator[Sequence[T]]:

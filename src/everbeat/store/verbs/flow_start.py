@@ -12,7 +12,7 @@ from everbeat.model.task import Enqueued
 from everbeat.store.transaction import Row, Transaction
 
 INSERT = """
-INSERT INTO everbeat_workflows (id, name, status, on_error, root_id, parent_id, parent_node, scope_id, outputs, success,
+INSERT INTO everbeat_workflows (id, name, status, on_error, root_id, parent_id, parent_node, is_map, outputs, success,
                                 digest, max_bytes, nodes, nodes_left, created_at, started_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING"""
@@ -20,37 +20,43 @@ DIGEST = "SELECT digest, parent_id FROM everbeat_workflows WHERE id = ?"
 
 COLUMNS = ("workflow_id", "node", "name", "kind", "status", "task_id", "child_id", "task_name", "queue", "priority",
            "max_attempts", "policy", "exclusive_key", "good_until", "delay_us", "over", "deps", "needed", "deps_left",
-           "allow_failed", "tolerated", "condition", "refs", "shape", "args")  # fmt: skip
+           "allow_failed", "tolerated", "condition", "takes", "shape")  # fmt: skip
+TEXTS = frozenset({"workflow_id", "name", "kind", "status", "task_id", "child_id", "task_name", "queue", "policy",
+                   "exclusive_key", "condition", "shape"})  # fmt: skip
 INSERT_NODE = f"INSERT INTO everbeat_workflow_tasks ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+INSERT_CALL = "INSERT INTO everbeat_workflow_calls (workflow_id, node, refs, args) VALUES (?, ?, ?, ?)"
 INSERT_EDGE = "INSERT INTO everbeat_workflow_edges (workflow_id, node, next) VALUES (?, ?, ?)"
 
 
 def start(tx: Transaction, flows: Sequence[NewWorkflow]) -> Enqueued:
     """The first of them is the root, the others are nested in it. They are in the store, and nothing has begun."""
     root = flows[0]
-    if not insert(tx, root, root_id=root.id, scope_id=root.id, status=WorkflowStatus.RUNNING):
+    if not insert(tx, root, root_id=root.id, status=WorkflowStatus.RUNNING):
         stored = tx.one(DIGEST, (root.id,))
         return Enqueued(root.id, created=False, conflict=stored is None or stored != (root.digest, None))
     for flow in flows[1:]:
-        insert(tx, flow, root_id=root.id, scope_id=flow.id, status=WorkflowStatus.PENDING)
+        insert(tx, flow, root_id=root.id, status=WorkflowStatus.PENDING)
     return Enqueued(root.id, created=True)
 
 
-def insert(tx: Transaction, flow: NewWorkflow, *, root_id: str, scope_id: str, status: WorkflowStatus) -> bool:
+def insert(
+    tx: Transaction, flow: NewWorkflow, *, root_id: str, status: WorkflowStatus, is_map: bool = False
+) -> bool:  # fmt: skip
     count = len(flow.nodes)
     success = None if flow.success is None else json.dumps(flow.success)
     added = tx.run(
         INSERT,
-        (flow.id, flow.name, status.value, flow.on_error.value, root_id, flow.parent_id, flow.parent_node, scope_id,
+        (flow.id, flow.name, status.value, flow.on_error.value, root_id, flow.parent_id, flow.parent_node, int(is_map),
          json.dumps(flow.outputs), success, flow.digest, flow.max_bytes, count, count, tx.now,
          tx.now if status is WorkflowStatus.RUNNING else None),
     )  # fmt: skip
     if not added:
         return False
-    tx.many(INSERT_NODE, [_row(flow.id, number, node) for number, node in enumerate(flow.nodes)])
-    tx.many(
-        INSERT_EDGE, [(flow.id, before, number) for number, node in enumerate(flow.nodes) for before in node.inputs]
-    )
+    nodes = list(enumerate(flow.nodes))
+    calls = [(flow.id, at, splice.dump(node.references), node.args) for at, node in nodes if node.args is not None]
+    tx.soon(INSERT_NODE, [_row(flow.id, number, node) for number, node in nodes])
+    tx.soon(INSERT_CALL, calls)
+    tx.soon(INSERT_EDGE, [(flow.id, before, number) for number, node in nodes for before in node.inputs])
     return True
 
 
@@ -60,5 +66,5 @@ def _row(workflow_id: str, number: int, node: NewNode) -> Row:
         workflow_id, number, node.name, node.kind.value, (NodeStatus.PENDING if deps else NodeStatus.READY).value,
         node.task_id, node.child_id, node.task_name, node.queue, node.priority, node.max_attempts, node.policy,
         node.exclusive_key, node.good_until, node.delay_us, node.over, deps, node.needed, deps, int(node.allow_failed),
-        int(node.is_tolerated), node.condition, splice.dump(node.references), node.shape, node.args,
+        int(node.is_tolerated), node.condition, len(node.references), node.shape,
     )  # fmt: skip

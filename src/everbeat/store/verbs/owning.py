@@ -139,7 +139,7 @@ NEXT_DUE = "SELECT min(due_at) FROM everbeat_tasks WHERE status = 'PENDING' AND 
 # everbeat_tasks_ready, in claim order, without sorting.
 READY = """
 SELECT priority, seq, id, name, queue, fence, attempt, free_attempts, crash_count, lost_count, dispatch_count, solo,
-       policy, args, good_until, exclusive_key, workflow_id, node
+       policy, args, good_until, exclusive_key, workflow_id, node, refs
   FROM everbeat_tasks
  WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name = ?"""
 
@@ -184,10 +184,10 @@ def _announce(tx: Transaction, wanted: Flush) -> None:
     tx.expect((NEXT_DUE, ()))
     if wanted.reports or wanted.starts:
         return
-    workflows = sorted({e.claim.workflow_id for e in wanted.endings if e.claim.workflow_id is not None})
-    tx.expect(*flow_ends.locking(workflows))
+    of_workflows = list(flow_ends.questions([ending.claim for ending in wanted.endings]))
+    tx.expect(*of_workflows)
     tx.expect_many(COMPLETE, _completed(tx, wanted.endings))
-    if not workflows:
+    if not of_workflows:
         _foresee(tx, wanted.room)
 
 
@@ -477,7 +477,7 @@ def claim_of(row: Row, slot: int, worker_id: str, *, counted: bool) -> Claim:
         free_attempts=row[7], crash_count=row[8], lost_count=row[9], dispatch_count=row[10], solo=solo,
         policy=row[12], args=row[13], worker_id=worker_id, slot=slot, timeout=timeout,
         alone=solo or timeout is not None or key is not None, counted=counted, exclusive_key=key,
-        workflow_id=row[16], node=row[17],
+        workflow_id=row[16], node=row[17], refs=row[18],
         status=TaskStatus.RUNNING if launched else TaskStatus.CLAIMED,
     )  # fmt: skip
 

@@ -90,6 +90,7 @@ SELECT id, nodes FROM everbeat_workflows
 TREE = "SELECT id FROM everbeat_workflows WHERE parent_id IS NOT NULL AND root_id = ?"
 OF_A_WORKFLOW = (
     "DELETE FROM everbeat_workflow_edges WHERE workflow_id = ?",
+    "DELETE FROM everbeat_workflow_calls WHERE workflow_id = ?",
     "DELETE FROM everbeat_workflow_tasks WHERE workflow_id = ?",
     "DELETE FROM everbeat_workflows WHERE id = ?",
 )

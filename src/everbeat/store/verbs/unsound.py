@@ -24,7 +24,7 @@ LARGEST = 1 << 62
 
 COLUMNS = (
     "priority", "seq", "id", "name", "queue", "fence", "attempt", "free_attempts", "crash_count", "lost_count",
-    "dispatch_count", "solo", "policy", "args", "good_until", "exclusive_key", "workflow_id", "node",
+    "dispatch_count", "solo", "policy", "args", "good_until", "exclusive_key", "workflow_id", "node", "refs",
 )  # fmt: skip
 """Of a row that is to be claimed, in its order."""
 SHAPE = (int, int, str, str, str, int, int, int, int, int, int, int)
@@ -36,7 +36,7 @@ UPDATE everbeat_tasks
    SET status = 'FAILED', quarantined = 1, fence = :fence + 1, finished_at = :now, id = :id, priority = :priority,
        attempt = :attempt, free_attempts = :free_attempts, crash_count = :crash_count, lost_count = :lost_count,
        dispatch_count = :dispatch_count, solo = :solo, args = :args, good_until = :good_until,
-       exclusive_key = :exclusive_key, error_code = :code, error_message = :message, error = NULL
+       exclusive_key = :exclusive_key, refs = :refs, error_code = :code, error_message = :message, error = NULL
  WHERE seq = :seq AND status = 'PENDING'"""
 
 
@@ -69,7 +69,8 @@ _KNOWN: set[tuple[type, ...]] = set()
 
 
 def _is_shape(types: tuple[type, ...]) -> bool:
-    return types[:12] == SHAPE and types[13] is bytes and types[14] in (int, NOTHING) and types[15] in (str, NOTHING)
+    texts = (types[15], types[18])
+    return types[:12] == SHAPE and types[13] is bytes and types[14] in (int, NOTHING) and {*texts} <= {str, NOTHING}
 
 
 def set_aside(tx: Transaction, rows: Sequence[Row]) -> None:
@@ -98,7 +99,7 @@ def _right(column: str, value: Any, seq: int) -> Any:
             return value if isinstance(value, str) else f"unreadable-{seq}"
         case "args":
             return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
-        case "exclusive_key":
+        case "exclusive_key" | "refs":
             return value if type(value) in (str, NOTHING) else None
         case "good_until":
             return value if type(value) in (int, NOTHING) else None
