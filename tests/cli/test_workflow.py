@@ -50,6 +50,21 @@ def test_a_workflow_is_shown_with_its_nodes(everbeat: Command, store: Store, url
     assert "1 COMPLETED, 1 FAILED, 1 SKIPPED" in text
 
 
+def test_nodes_of_nested_workflows_are_shown_under_the_names_of_theirs(
+    everbeat: Command, store: Store, url: str
+) -> None:
+    begin(store, *nested())
+    end(store, take(store)["a"])
+    everbeat("workflow", "pause", "flow", "--db", url)
+
+    text = everbeat("workflow", "show", "flow", "--db", url).out
+
+    assert [line.split()[:4] for line in text.splitlines() if line.startswith("inner")] == [
+        ["inner", "RUNNING", "inner", "-"], ["inner", "/", "b", "ENQUEUED"], ["inner", "/", "c", "PENDING"],
+    ]  # fmt: skip
+    assert "paused by" in text
+
+
 def test_the_graph_is_mermaid_with_what_is_nested(everbeat: Command, store: Store, url: str) -> None:
     begin(store, *nested())
     end(store, take(store)["a"])

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -178,18 +179,15 @@ def _found(store: Store, workflow_id: str) -> WorkflowInfo:
 
 
 def _changes(store: Store, workflow_id: str) -> Iterator[WorkflowInfo]:
-    """The workflow whenever somebody has written, until it has ended."""
-    seen = None
+    """The workflow whenever something in it has changed, until it has ended."""
+    version = seen = None
     while True:
-        version = store.data_version()
-        if version == seen:
-            time.sleep(LOOK_SECONDS)
-            continue
-        seen = version
-        info = _found(store, workflow_id)
-        yield info
-        if info.status.is_terminal:
-            return
+        if version != (version := store.data_version()):
+            info = _found(store, workflow_id)
+            if seen != (seen := (info, list(_with_nested(store, workflow_id)))):
+                yield info
+            if info.status.is_terminal:
+                return
         time.sleep(LOOK_SECONDS)
 
 
@@ -199,12 +197,22 @@ def _show(store: Store, info: WorkflowInfo, *, graph: bool, as_json: bool) -> No
     elif graph:
         out.say(as_mermaid(_drawn(store, info.id)))
     else:
-        _describe(info, store.workflow_nodes(info.id))
+        _describe(info, list(_with_nested(store, info.id)))
 
 
 def _facts(store: Store, info: WorkflowInfo) -> dict[str, Any]:
     facts: dict[str, Any] = plain(info)
     return facts | {"nodes": plain(store.workflow_nodes(info.id))}
+
+
+def _with_nested(store: Store, workflow_id: str) -> Iterator[NodeInfo]:
+    """Its nodes, each followed by those of the workflow or the map that it is, which are named after it."""
+    for node in store.workflow_nodes(workflow_id):
+        yield node
+        if node.kind != NodeKind.TASK and node.workflow_id is not None:
+            for inner in _with_nested(store, node.workflow_id):
+                path = inner.name if node.kind == NodeKind.MAP else f"{node.name} / {inner.name}"
+                yield replace(inner, name=path)
 
 
 def _describe(info: WorkflowInfo, nodes: Sequence[NodeInfo]) -> None:
@@ -240,9 +248,9 @@ def _row(node: NodeInfo) -> list[object]:
 def _why(info: WorkflowInfo) -> str | None:
     if info.stuck:
         return f"could not be mended: {info.stuck}"
-    if info.error_code is None:
-        return None
-    return clean(f"{info.error_node}: {info.error_code}: {info.error_message or ''}")
+    if info.error_code is not None:
+        return clean(f"{info.error_node}: {info.error_code}: {info.error_message or ''}")
+    return clean(f"paused by {info.paused_by}") if info.status is WorkflowStatus.PAUSED and info.paused_by else None
 
 
 def _drawn(store: Store, workflow_id: str) -> list[Drawn]:
