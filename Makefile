@@ -78,7 +78,7 @@ fmt: $(READY)
 	@$(BIN)/ruff format --quiet $(SOURCES)
 
 stable: $(READY)
-	@$(BIN)/python tools/stable.py $(N) -n $(JOBS) $(ARGS)
+	@EVERBEAT_ALL_POINTS=1 $(BIN)/python tools/stable.py $(N) -n $(JOBS) $(ARGS)
 
 sim: N = 1000
 sim: $(READY)
