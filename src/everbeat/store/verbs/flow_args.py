@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from everbeat.decide import splice
 from everbeat.model.flow import RESULT_NOT_AVAILABLE, Named, NodeStatus
 from everbeat.model.task import Claim
-from everbeat.store.transaction import Transaction
-from everbeat.store.verbs.flow_rows import VALUES, Value, referred_to, value_of
+from everbeat.store.transaction import Row, Transaction
+from everbeat.store.verbs.flow_rows import VALUES, referred_to
 
 NOTHING = b""
 
@@ -29,7 +29,7 @@ def complete(tx: Transaction, claims: Sequence[Claim]) -> None:
 
 def _complete(tx: Transaction, workflow_id: str, claims: Sequence[tuple[Claim, Sequence[splice.Place] | None]]) -> None:
     wanted = {named for _, places in claims for _, named in places or ()}
-    known = {named: _as_json(value_of(row)) for named, row in referred_to(tx, VALUES, workflow_id, wanted)}
+    known = {named: _as_json(row) for named, row in referred_to(tx, VALUES, workflow_id, wanted)}
     for claim, places in claims:
         claim.args = _put_together(claim.args, places, known)
 
@@ -50,10 +50,11 @@ def _loaded(stored: str | None) -> Sequence[splice.Place] | None:
         return None
 
 
-def _as_json(value: Value) -> bytes:
+def _as_json(row: Row) -> bytes:
     """Its result, or its failure as a value: only a node with `allow_failed` is started then."""
-    if value.status is NodeStatus.COMPLETED and value.result is not None:
-        return value.result
-    failure = {"node": value.name, "status": value.status.value, "error_code": value.code or RESULT_NOT_AVAILABLE,
-               "message": value.message or "", "task_id": value.task_id}  # fmt: skip
+    _, name, status, task_id, result, code, message = row
+    if status == NodeStatus.COMPLETED and result is not None:
+        return bytes(result)
+    failure = {"node": name, "status": status, "error_code": code or RESULT_NOT_AVAILABLE, "message": message or "",
+               "task_id": task_id}  # fmt: skip
     return json.dumps(failure).encode()
