@@ -1,0 +1,30 @@
+"""The table in docs/guarantees.md that says by what each mutation is noticed, from the catalogue."""
+
+from pathlib import Path
+
+from tests.mutation.catalogue import MUTATIONS, Mutation
+
+PAGE = Path(__file__).parents[2] / "docs" / "guarantees.md"
+BEGIN, END = "<!-- mutations: written by python -m tests.mutation --table -->", "<!-- end of mutations -->"
+
+
+def table() -> str:
+    lines = ["| rule | taken away | noticed by |", "|---|---|---|"]
+    lines += [f"| {one.rule} | {one.what} | {_by(one)} |" for one in MUTATIONS.values()]
+    return "\n".join(lines)
+
+
+def _by(mutation: Mutation) -> str:
+    if mutation.test is None:
+        return f"schedule {mutation.seed}"
+    path = mutation.test.partition("::")[0]
+    return f"[{Path(path).name}](../{path})"
+
+
+def written() -> str:
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    return f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
+
+
+def write() -> None:
+    PAGE.write_text(written())
