@@ -18,6 +18,7 @@ POINTS = (
     "start.sent",
     "finish.received",
     "finish.after_commit",
+    "advance.written",
     "declare_dead.before_commit",
     "declare_dead.after_commit",
     "recover.before_commit",

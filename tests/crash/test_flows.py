@@ -10,7 +10,7 @@ import pytest
 from tests.crash.conftest import MakeYard, both_stores
 from tests.crash.yard import FAST, PATIENCE, Yard
 
-from everbeat import NodeStatus, OnError, Workflow, WorkflowHandle, WorkflowStatus
+from everbeat import NodeStatus, OnError, Workflow, WorkflowHandle, WorkflowStatus, crashpoint
 
 POINTS = ("finish.received:1", "finish.after_commit:1", "flush.before_commit:3", "flush.after_commit:2", "start.sent:1",
           "claim.after_commit:1", "finish.received", "finish.after_commit:2", "flush.before_commit:4")  # fmt: skip
@@ -136,3 +136,19 @@ def test_the_result_of_a_workflow_waits_for_it_through_the_death_of_a_worker(yar
     if run.status() is not WorkflowStatus.FAILED:  # `lists` runs once: it may have been the one that died
         assert run.result(timeout=PATIENCE) > 0
     assert heir.stop() == 0
+
+
+@both_stores
+@pytest.mark.parametrize("crash_at", [point for point in crashpoint.POINTS if point.startswith("advance.")])
+def test_a_worker_killed_in_the_transaction_that_advances_changes_nothing_in_the_end(
+    make_yard: MakeYard, crash_at: str
+) -> None:
+    yard = make_yard(**FAST)
+    run = diamond(yard).start(yard.app)
+    doomed = yard.worker(crash_at=crash_at, ready=False)
+    assert doomed.ended() == -9, doomed.said()
+
+    yard.worker()
+
+    assert until_over(yard, run) == "COMPLETED"
+    audit(yard)

@@ -1,9 +1,11 @@
 """kill -9 at every named point: whoever comes next brings everything to an end."""
 
 import ast
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from tests.crash.conftest import MakeYard, both_stores
 from tests.crash.yard import FAST, SOURCES, Yard
@@ -13,10 +15,12 @@ from everbeat.model.worker import WorkerStatus
 from everbeat.testing import POINTS
 
 SENDING = [point for point in POINTS if point.startswith("enqueue.")]
+MIGRATING = [point for point in POINTS if point.startswith("migrate.")]
+IN_WORKFLOWS = ("advance.",)
+"""Passed when a node ends: see test_flows.py."""
 RECOVERING = ("declare_dead.", "recover.")
 """Passed by whoever finds what a dead worker left."""
 BY_COMMAND = {
-    "migrate.": ["db", "migrate"],
     "backup.": ["db", "backup", "copy.db"],
     "restore.": ["db", "restore", "earlier.db", "--yes"],
     "checkpoint.": ["db", "checkpoint"],
@@ -24,21 +28,32 @@ BY_COMMAND = {
 """Passed by commands of a person. A checkpoint is made by a worker that starts, too."""
 RETIRING = ("retire.",)
 """Passed at the end of a burst."""
-REPEATED = ("flush.before_commit", "flush.after_commit", "claim.after_commit", "start.sent", "finish.received",
-            "finish.after_commit", "beat.before_commit", "beat.after_commit")  # fmt: skip
-ON_POSTGRES = ("register.after_commit", "flush.before_commit", "flush.after_commit:3", "claim.after_commit",
-               "start.sent", "finish.received", "finish.after_commit", "declare_dead.after_commit",
-               "recover.before_commit", "recover.after_commit", "retire.before_commit")  # fmt: skip
+ELSEWHERE = (*SENDING, *MIGRATING, *IN_WORKFLOWS, "backup.", "restore.")
+REPEATED = ("flush.before_commit", "claim.after_commit", "start.sent", "finish.received", "beat.after_commit")
+
+
+def points_in(directory: Path) -> Iterator[str]:
+    """Arguments of crash_point(), and of a database's write(), which passes two of its own."""
+    for path in sorted(directory.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                if called == "crash_point":
+                    yield node.args[0].value
+                elif called == "write" and ast.unparse(node.func).endswith("database.write"):
+                    yield f"{node.args[0].value}.before_commit"
+                    yield f"{node.args[0].value}.after_commit"
 
 
 def crashes() -> Iterator[tuple[str, str]]:
+    in_a_file = set(points_in(SOURCES / "everbeat/store/sqlite")) - set(points_in(SOURCES / "everbeat/store/postgres"))
     for point in POINTS:
-        if point not in SENDING and not point.startswith(("migrate.", "backup.", "restore.")):
+        if not point.startswith(ELSEWHERE):
             yield "sqlite", point
+            if point not in in_a_file:
+                yield "postgres", point
     for point in REPEATED:
         yield "sqlite", f"{point}:3"
-    for point in ON_POSTGRES:
-        yield "postgres", point
 
 
 @pytest.mark.parametrize(("store_url", "crash_at"), list(crashes()), indirect=["store_url"])
@@ -79,21 +94,44 @@ def test_a_sender_killed_while_sending_has_sent_all_of_a_task_or_nothing(yard: Y
     assert {yard.status(task_id) for task_id in stored} == {TaskStatus.COMPLETED}
 
 
+@both_stores
+@pytest.mark.parametrize("crash_at", MIGRATING)
+def test_a_migration_killed_at_any_point_is_made_whole_by_the_next(yard: Yard, crash_at: str) -> None:
+    if yard.url is not None:
+        with psycopg.connect(yard.url) as server:
+            server.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    words = ["db", "migrate", "--db", yard.url or f"sqlite:///{yard.path}/yard.db"]
+    doomed = yard.command(*words, crash_at=crash_at)
+    assert doomed.ended() == -9, doomed.said()
+
+    again = yard.command(*words)
+
+    assert again.ended() == 0, again.said()
+    assert ("already" in again.said()) is (crash_at == "migrate.after_commit")
+    ids = flow(yard)
+    yard.worker("--burst").ended()
+    yard.until_ended(ids)
+    yard.audit(ids)
+
+
 @pytest.mark.parametrize("crash_at", [point for point in POINTS if point.startswith(tuple(BY_COMMAND))])
 def test_a_command_killed_at_any_point_can_be_repeated_and_has_harmed_nothing(yard: Yard, crash_at: str) -> None:
     words = next(words for start, words in BY_COMMAND.items() if crash_at.startswith(start))
-    url = f"sqlite:///{yard.path}/{'new' if words[1] == 'migrate' else 'yard'}.db"
+    url = f"sqlite:///{yard.path}/yard.db"
     ids = flow(yard)
-    assert yard.command("db", "backup", "earlier.db", "--db", url).ended() == 0 or words[1] == "migrate"
+    assert yard.command("db", "backup", "earlier.db", "--db", url).ended() == 0
 
     doomed = yard.command(*words, "--db", url, crash_at=crash_at)
     assert doomed.ended() == -9, doomed.said()
     copies = list(yard.path.glob("copy.db"))
+    for part in yard.path.glob(".*.part"):
+        os.utime(part, (0, 0))  # one that was made in this second may be somebody's
     again = yard.command(*words, "--db", url)
 
     assert again.ended() == (1 if copies else 0), again.said()  # a backup has its name only when it is finished
     assert bool(copies) is (crash_at == "backup.named")
-    for path in (*copies, *yard.path.glob("new.db")):
+    assert copies or list(yard.path.glob(".*.part")) == []
+    for path in copies:
         assert yard.command("db", "check", "--db", f"sqlite:///{path}").ended() == 0
     yard.worker("--burst").ended()
     yard.until_ended(ids)
@@ -101,7 +139,7 @@ def test_a_command_killed_at_any_point_can_be_repeated_and_has_harmed_nothing(ya
 
 
 def test_the_points_that_can_be_armed_are_those_in_the_code() -> None:
-    assert sorted(POINTS) == sorted(set(points_in_code()))
+    assert sorted(POINTS) == sorted(set(points_in(SOURCES / "everbeat")))
 
 
 def flow(yard: Yard) -> list[str]:
@@ -120,16 +158,3 @@ def leave_orphans(yard: Yard) -> list[str]:
     worker.kill()
     yard.open("later")
     return ids
-
-
-def points_in_code() -> Iterator[str]:
-    """Arguments of crash_point(), and of a database's write(), which passes two of its own."""
-    for path in sorted(Path(SOURCES / "everbeat").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                if called == "crash_point":
-                    yield node.args[0].value
-                elif called == "write" and ast.unparse(node.func).endswith("database.write"):
-                    yield f"{node.args[0].value}.before_commit"
-                    yield f"{node.args[0].value}.after_commit"

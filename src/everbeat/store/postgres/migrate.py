@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import psycopg
 
+from everbeat.crashpoint import crash_point
 from everbeat.errors import StoreUnavailable
 from everbeat.store import schema
 from everbeat.store.postgres.connection import PostgresDatabase
@@ -67,10 +68,14 @@ def _patiently(
             try:
                 with connection.transaction():
                     connection.execute(LIMITS)
-                    return change(database, connection)
+                    found = change(database, connection)
+                    crash_point("migrate.before_commit")
             except IN_THE_WAY:
                 if time.monotonic() > give_up:
                     raise
+            else:
+                crash_point("migrate.after_commit")
+                return found
         time.sleep(AGAIN_SECONDS)
 
 

@@ -14,7 +14,9 @@ Things that do not work: copying or renaming the file of a store that is in use.
 the log by its name, which is then the log of the new store (PROTOCOL 11).
 """
 
+import fcntl
 import os
+import re
 import sqlite3
 import time
 import uuid
@@ -36,6 +38,9 @@ from everbeat.store.verbs.records import ADD_EVENT, event_row
 
 PATIENCE = 30.0
 TRIES = 3
+PART = ".part"
+"""How the name of a copy ends that is not finished."""
+JUST_MADE_SECONDS = 1.0
 UNWRITABLE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 UNREADABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -111,19 +116,56 @@ def _writing(part: Path) -> Iterator[None]:
 
 @contextmanager
 def _part_of(path: Path) -> Iterator[Path]:
-    """An empty file beside the wanted one, private until it is finished; gone if anything goes wrong."""
-    part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
+    """An empty file beside the wanted one, private until it is finished; gone if anything goes wrong. Locked while it
+    is needed: one that is not was left by somebody who was killed, and goes, too."""
+    part = path.with_name(f".{path.name}.{os.urandom(4).hex()}{PART}")
     try:
-        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        fd = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise CopyRefused(f"can not write to {part.parent}: {error.strerror}") from error
     try:
+        _lock(fd)
+        for old in _parts_of(path):
+            if old != part:
+                _remove_if_left(old)
         yield part
     except sqlite3.Error as error:
         raise CopyRefused(f"{path}: {error}. Nothing was changed.") from error
     finally:
-        for suffix in ("", *SIDE_FILES):
-            part.with_name(part.name + suffix).unlink(missing_ok=True)
+        _remove(part)
+        os.close(fd)
+
+
+def _parts_of(path: Path) -> list[Path]:
+    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}{re.escape(PART)}")
+    return [path.with_name(found) for found in os.listdir(path.parent) if name.fullmatch(found)]
+
+
+def _remove_if_left(part: Path) -> None:
+    """Not if it was made only now: whoever made it locks it at once."""
+    try:
+        fd = os.open(part, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        if time.time() - os.fstat(fd).st_mtime > JUST_MADE_SECONDS and _lock(fd):
+            _remove(part)
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int) -> bool:
+    """False: somebody has it, or this file system has no such locks."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _remove(part: Path) -> None:
+    for suffix in ("", *SIDE_FILES):
+        part.with_name(part.name + suffix).unlink(missing_ok=True)
 
 
 def _finish(part: Path, path: Path, *, like: os.stat_result) -> None:

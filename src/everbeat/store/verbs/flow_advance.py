@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from everbeat.crashpoint import crash_point
 from everbeat.decide import splice
 from everbeat.decide.flow import Flow, Turn, Waiting, counts_as_failed, nodes_asked, state_of, turn_of
 from everbeat.model import event
@@ -80,6 +81,7 @@ def advance(tx: Transaction, ends: Ends, *, is_sure: bool = False) -> None:
         if upwards is not None:
             waiting.setdefault(upwards.workflow_id, []).append(upwards.end)
             is_sure = False
+    crash_point("advance.written")
 
 
 def go_on(
