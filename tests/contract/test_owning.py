@@ -1,5 +1,7 @@
 """Ownership: one owner counts, every write carries the fence, nothing that finished is thrown away."""
 
+from dataclasses import replace
+
 import pytest
 from tests.conftest import OpenStore
 from tests.words import (
@@ -503,3 +505,14 @@ def test_two_recoveries_of_one_orphan_are_one(open_store: OpenStore) -> None:
     assert here.recover([(orphan, verdict)]) == [Settled(task_id="a")]
     assert there.recover([(orphan, verdict)]) == [Superseded(task_id="a", status="PENDING", by=2)]
     assert facts_of(there, "a", "lost_count") == (1,)
+
+
+@pytest.mark.parametrize(("message", "stored"), [("a\0b", "a\\x00b"), ("a\udcffb", "a\\udcffb"), ("", "")])
+def test_an_error_may_say_what_no_database_stores(store: Store, message: str, stored: str) -> None:
+    task_id = enqueue(store)
+    taken = claim_one(store)
+    error = replace(an_error(), message=message)
+
+    settle(store, taken, Verdict(change=Change.FAIL, error=error, reason=message), outcome=raised(error))
+
+    assert facts_of(store, task_id, "status", "error_message") == (TaskStatus.FAILED, stored)

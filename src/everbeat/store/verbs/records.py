@@ -111,10 +111,11 @@ def stored_error(error: TaskError | None) -> StoredError:
 
 
 def text(said: str | None) -> str | None:
-    """What users' code says may be long, and may hold halves of characters that no database stores."""
-    if said is None or (said.isascii() and len(said) <= LONGEST_TEXT):
+    """What users' code says may be long, and may hold halves of characters that no database stores, or a NUL, which
+    PostgreSQL does not store."""
+    if said is None or (said.isascii() and len(said) <= LONGEST_TEXT and "\0" not in said):
         return said
-    return str(_cut(said)).encode("utf-8", "backslashreplace").decode()
+    return str(_cut(said)).replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
 def _cut(said: str | None) -> str | None:
