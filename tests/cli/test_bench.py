@@ -98,7 +98,7 @@ def test_the_list_names_every_measure(everbeat: Command) -> None:
     [
         ("latency", ["latency.pickup", "latency.result"]),
         ("drain.async", ["drain.async"]),
-        ("kill -9", ["death.worker"]),
+        ("kill -9", ["death.worker", "death.host"]),
         ("DRAIN", ["drain.sync.single", "drain.sync.frames", "drain.async"]),
     ],
 )

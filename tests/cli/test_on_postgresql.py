@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.cli.by_hand import Command, HandWorker, send
-from tests.postgres import EmptyDatabase, binaries
+from tests.postgres import NEWEST, EmptyDatabase, binaries
 
 from everbeat.config import AppConfig, PostgresConfig
 from everbeat.store.interface import Store, TaskFilter
@@ -103,7 +103,7 @@ def test_a_copy_is_made_and_put_back_as_the_page_says(
 
 
 def shell(command: str, url: str, directory: Path) -> None:
-    path = f"{binaries()}:{os.environ['PATH']}"
+    path = f"{binaries(NEWEST)}:{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "EVERBEAT_DATABASE_URL": url}
     done = subprocess.run(
         command, shell=True, env=environment, cwd=directory, capture_output=True, text=True, check=False

@@ -1,6 +1,7 @@
 """The stores that the sessions use, emptied between two orders; what the sessions were told; and what must be true when
 they are done."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,14 +18,16 @@ from everbeat.model.state import Change
 from everbeat.model.task import Claim
 from everbeat.store.interface import Bell, Ending, Flush, Flushed
 from everbeat.store.postgres.store import PostgresStore
+from everbeat.store.schema import steps
 from everbeat.store.sqlite.store import SQLiteStore
 from everbeat.store.transaction import Kind, Row
 
 AnyStore = PostgresStore | SQLiteStore
 NAMES = ("main", "one", "two", "three")
 """Of the stores: the test's own, and one for each session."""
-TABLES = ("tasks", "queues", "attempts", "history", "late_outcomes", "workers", "heartbeats", "health", "roles",
-          "events", "workflows", "workflow_tasks", "workflow_edges", "metrics")  # fmt: skip
+TABLES = [
+    table for step in steps() for table in re.findall(r"CREATE TABLE (\w+)", step.script) if table != "everbeat_meta"
+]
 READY = """
 SELECT seq, fence, queue, name FROM everbeat_tasks
  WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL"""
@@ -82,7 +85,7 @@ class Ground:
     def clear(self) -> None:
         with self.main.database.write() as tx:
             for table in TABLES:
-                tx.run(f"DELETE FROM everbeat_{table}")
+                tx.run(f"DELETE FROM {table}")
         self.handed: list[Claim] = []
         self.settled: list[tuple[Ending, Settlement]] = []
         self.begin()

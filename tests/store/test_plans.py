@@ -44,11 +44,7 @@ PLANS = {
     kinds.NEXT_QUEUE: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue>?)"],
     kinds.NEXT_NAME: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name>?)"],
     owning.NEXT_DUE: [f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>?)"],
-    owning.RIPEN: [
-        BY_SEQ,
-        "LIST SUBQUERY 1",
-        f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>? AND due_at<?)",
-    ],
+    owning.RIPE: [f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>? AND due_at<?)"],
     owning.COMPLETE: [BY_SEQ],
     owning.START: [BY_SEQ],
     owning.LAUNCH: [BY_SEQ],

@@ -124,15 +124,11 @@ UPDATE everbeat_tasks SET status = 'CLAIMED', fence = fence + 1, worker_id = ?, 
  WHERE seq = ? AND fence = ? AND status = 'PENDING'"""
 
 # everbeat_tasks_due. A bounded bite, so that a million tasks due at once do not hold the write lock.
-RIPEN = f"""
-UPDATE everbeat_tasks SET due_at = NULL, waiting_for = {IN_LINE}
- WHERE seq IN (SELECT seq FROM everbeat_tasks WHERE status = 'PENDING' AND due_at IS NOT NULL AND due_at <= ?
-                ORDER BY due_at LIMIT 1000 /*pg: FOR UPDATE SKIP LOCKED */)"""
-
-RIPE_KEYS = """
-SELECT DISTINCT exclusive_key FROM
-    (SELECT exclusive_key FROM everbeat_tasks WHERE status = 'PENDING' AND due_at IS NOT NULL AND due_at <= ?
-      ORDER BY due_at LIMIT 1000) AS ripe"""
+RIPE = """
+SELECT seq, exclusive_key FROM everbeat_tasks WHERE status = 'PENDING' AND due_at IS NOT NULL AND due_at <= ?
+ ORDER BY due_at LIMIT 1000 /*pg: FOR UPDATE SKIP LOCKED */"""
+# Primary key. (Not one statement with RIPE in it: PostgreSQL may plan it so that RIPE is run again and again.)
+RIPEN = f"UPDATE everbeat_tasks SET due_at = NULL, waiting_for = {IN_LINE} WHERE seq IN ({{marks}})"
 
 NEXT_DUE = "SELECT min(due_at) FROM everbeat_tasks WHERE status = 'PENDING' AND due_at IS NOT NULL"
 
@@ -412,9 +408,9 @@ def ripen(tx: Transaction, room: Room | None) -> int | None:
     """What is due becomes ready, if there is room for something; how long until the next is."""
     due_at = _next_due(tx)
     if due_at is not None and due_at <= tx.now and room is not None and not room.is_empty:
-        keys = [key for (key,) in tx.rows(RIPE_KEYS, (tx.now,))]
-        tx.run(RIPEN, (tx.now,))
-        hand_over(tx, keys)
+        ripe = tx.all(RIPE, (tx.now,))
+        tx.change_among(RIPEN, (), [seq for seq, _ in ripe])
+        hand_over(tx, {key for _, key in ripe})
         due_at = _next_due(tx)
     return None if due_at is None else max(0, due_at - tx.now)
 
