@@ -155,7 +155,7 @@ class GroupCommit:
                 return sending.add_all(tx, orders)
         except sending.NotAll:
             with self._database.write("enqueue") as tx:
-                return [sending.enqueue(tx, order) for order in orders]
+                return sending.enqueue_all(tx, orders)
 
     def _commit_one_by_one(self, group: Sequence[_Order]) -> None:
         for order in group:

@@ -4,6 +4,8 @@ Each row is a part of its own in one transaction (PROTOCOL 7). What is refused i
 `Unsettled`, and all of it in `Flushed.refused`.
 """
 
+from collections.abc import Collection
+
 from everbeat.model.recovery import Settlement, Unsettled
 from everbeat.model.task import Claim
 from everbeat.store.interface import Ending, Flush, Flushed, Refused
@@ -12,6 +14,7 @@ from everbeat.store.verbs import flow_args, owning
 from everbeat.store.verbs.flow_ends import Roots
 from everbeat.store.verbs.queueing import Places
 from everbeat.store.verbs.records import add_events
+from everbeat.store.verbs.turns import hand_over
 
 
 def flush(tx: Transaction, wanted: Flush) -> Flushed:
@@ -31,10 +34,13 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
                 add_events(tx, [event])
         except RowRefused as error:
             refused.append(Refused(task_id=event.task_id, error=f"event {event.name}: {error}"))
+    keys = owning.keys_of_ended(wanted)
     if not owning.is_alive(tx, wanted.worker_id):
+        _hand_over(tx, keys, refused)
         return Flushed(alive=False, settlements=settlements, refused=refused)
     started = [claim for claim in wanted.starts if _start(tx, wanted.worker_id, claim, refused)]
-    due_in_us = owning.ripen(tx, wanted.room)
+    due_in_us, ripe_keys = owning.ripen(tx, wanted.room)
+    _hand_over(tx, keys | ripe_keys, refused)
     places = Places(tx)
     found = owning.find(tx, wanted.worker_id, wanted.room, places) if wanted.room is not None else []
     claims = [claim for claim in found if _take(tx, claim, refused)]
@@ -59,6 +65,14 @@ def _settle(tx: Transaction, ending: Ending, roots: Roots, refused: list[Refused
     except RowRefused as error:
         refused.append(Refused(task_id=ending.claim.id, error=f"{ending.verdict.change}: {error}"))
         return Unsettled(task_id=ending.claim.id, error=str(error))
+
+
+def _hand_over(tx: Transaction, keys: Collection[str | None], refused: list[Refused]) -> None:
+    try:
+        with tx.part():
+            hand_over(tx, keys)
+    except RowRefused as error:
+        refused.append(Refused(task_id=None, error=f"hand over: {error}"))
 
 
 def _start(tx: Transaction, worker_id: str, claim: Claim, refused: list[Refused]) -> bool:

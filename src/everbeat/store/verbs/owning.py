@@ -157,10 +157,13 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     settlements = settle(tx, wanted.endings, roots) if wanted.endings else []
     if wanted.events:
         add_events(tx, wanted.events)
+    keys = keys_of_ended(wanted)
     if standing is None or standing[0] != WorkerStatus.ALIVE:
+        hand_over(tx, keys)
         return Flushed(alive=False, settlements=settlements)
     started = [claim for claim in wanted.starts if start(tx, wanted.worker_id, claim)]
-    due_in_us = ripen(tx, wanted.room)
+    due_in_us, ripe_keys = ripen(tx, wanted.room)
+    hand_over(tx, keys | ripe_keys)
     places = Places(tx)
     claims = claim_into(tx, wanted.worker_id, wanted.room, places) if wanted.room is not None else []
     places.offer_in({ending.claim.queue for ending in wanted.endings})
@@ -242,8 +245,8 @@ def keep(tx: Transaction, worker_id: str, reports: Sequence[Report]) -> None:
 def settle(
     tx: Transaction, endings: Sequence[Ending], roots: flow_ends.Roots, *, row_by_row: bool = False
 ) -> list[Settlement]:
-    """`roots`: those of their workflows, locked. `row_by_row`: a workflow that makes no sense does not keep the outcome
-    from being stored."""
+    """`roots`: those of their workflows, locked. Who settles hands the exclusive keys over. `row_by_row`: a workflow
+    that makes no sense does not keep the outcome from being stored."""
     results = [ending for ending in endings if ending.verdict.change is Change.COMPLETE]
     all_stored = tx.many(COMPLETE, _completed(tx, results)) == len(results)
     all_done = all_stored and len(results) == len(endings)
@@ -253,7 +256,6 @@ def settle(
         records = Records(tx)
         settlements = [_settle_one(tx, ending, records, is_stored=all_stored) for ending in endings]
         records.write()
-    hand_over(tx, {ending.claim.exclusive_key for ending in endings})
     if roots and all_done and not row_by_row and None not in [ending.verdict.result for ending in endings]:
         flow_ends.follow_results(tx, roots, [ending.claim for ending in endings])
     elif roots:
@@ -404,15 +406,21 @@ def _late(
 # -- taking hold ----------------------------------------------------------------------------------------------------
 
 
-def ripen(tx: Transaction, room: Room | None) -> int | None:
-    """What is due becomes ready, if there is room for something; how long until the next is."""
-    due_at = _next_due(tx)
+def keys_of_ended(wanted: Flush) -> set[str | None]:
+    """All keys of a flush are handed over together, in one order: two of them can not wait for each other."""
+    return {ending.claim.exclusive_key for ending in wanted.endings}
+
+
+def ripen(tx: Transaction, room: Room | None) -> tuple[int | None, set[str | None]]:
+    """What is due becomes ready, if there is room for something; how long until the next is, and whose keys are to be
+    handed over."""
+    due_at, keys = _next_due(tx), set[str | None]()
     if due_at is not None and due_at <= tx.now and room is not None and not room.is_empty:
         ripe = tx.all(RIPE, (tx.now,))
         tx.change_among(RIPEN, (), [seq for seq, _ in ripe])
-        hand_over(tx, {key for _, key in ripe})
+        keys = {key for _, key in ripe}
         due_at = _next_due(tx)
-    return None if due_at is None else max(0, due_at - tx.now)
+    return None if due_at is None else max(0, due_at - tx.now), keys
 
 
 def _next_due(tx: Transaction) -> int | None:

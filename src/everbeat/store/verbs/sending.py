@@ -44,11 +44,23 @@ def add_all(tx: Transaction, orders: Sequence[Sequence[NewTask]]) -> list[list[E
     tasks = [task for order in orders for task in order]
     if _insert_all(tx, tasks) < len(tasks):
         raise NotAll
+    _hand_over(tx, tasks)
     return [[Enqueued(task.id, True) for task in order] for order in orders]
+
+
+def enqueue_all(tx: Transaction, orders: Sequence[Sequence[NewTask]]) -> list[list[Enqueued]]:
+    """Several enqueues in one transaction."""
+    results = [_enqueue(tx, order) for order in orders]
+    _hand_over(tx, [task for order in orders for task in order])
+    return results
 
 
 def enqueue(tx: Transaction, tasks: Sequence[NewTask]) -> list[Enqueued]:
     """Store all of them; if one is in conflict with what is stored under its id, store none."""
+    return enqueue_all(tx, [tasks])[0]
+
+
+def _enqueue(tx: Transaction, tasks: Sequence[NewTask]) -> list[Enqueued]:
     known = _stored(tx, tasks)
     results: list[Enqueued] = []
     try:
@@ -86,9 +98,12 @@ def _each_of(tx: Transaction, sql: str, values: tuple[str, ...], sought: Sequenc
 
 
 def _insert_all(tx: Transaction, tasks: Sequence[NewTask]) -> int:
-    added = sum(_insert(tx, kind, list(alike)) for kind, alike in groupby(tasks, _but_for_its_key))
+    return sum(_insert(tx, kind, list(alike)) for kind, alike in groupby(tasks, _but_for_its_key))
+
+
+def _hand_over(tx: Transaction, tasks: Sequence[NewTask]) -> None:
+    """Last of all: who has locked an exclusive key must not wait for a sender of its unique key, who may want it."""
     hand_over(tx, {task.kind.exclusive_key for task in tasks})
-    return added
 
 
 def _but_for_its_key(task: NewTask) -> TaskKind:
