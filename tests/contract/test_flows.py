@@ -426,6 +426,22 @@ def change(store: Store, what: WorkflowChange, id: str = "flow") -> bool:
     return store.change_workflow(what, id, actor="me")
 
 
+def test_what_became_ready_in_a_pause_starts_also_if_the_resume_ends_something_nested(store: Store) -> None:
+    facts = {
+        "b": {"allow_failed": True},
+        "inner": {"kind": NodeKind.WORKFLOW, "task_id": None, "child_id": "inside"},
+    }
+    outer = graph(a="", b="a", inner="", on_error=OnError.PAUSE, nodes=facts)
+    begin(store, outer, replace(graph("inside", x=""), parent_id="flow", parent_node=2))
+    held = take(store)
+    end(store, held["a"], outcome=FAIL)
+    end(store, held["x"])
+
+    assert change(store, WorkflowChange.RESUME)
+
+    assert states(store) == {"a": N.FAILED, "b": N.ENQUEUED, "inner": N.COMPLETED}
+
+
 def test_a_paused_node_never_starts_and_runs_once_after_the_resume(store: Store) -> None:
     begin(store, graph(a="", b="a", c=""))
     running = take(store, places=1)["a"]

@@ -75,9 +75,11 @@ def advance(tx: Transaction, ends: Ends, *, is_sure: bool = False) -> None:
     """Until nothing follows any more. `is_sure`: these are results of tasks that ran until now; RowRefused, at some
     time in this transaction, if their nodes are not as they must be then."""
     waiting = {workflow_id: list(ended) for workflow_id, ended in ends.items()}
+    to_go_on = {workflow_id for workflow_id, ended in ends.items() if not ended}  # also if something in it ends here
     while waiting:
         workflow_id, ended = waiting.popitem()
-        upwards = go_on(tx, workflow_id, ended, is_sure=is_sure and workflow_id in ends)
+        is_wanted = workflow_id in to_go_on
+        upwards = go_on(tx, workflow_id, ended, is_sure=is_sure and workflow_id in ends, look_for_all=is_wanted)
         if upwards is not None:
             waiting.setdefault(upwards.workflow_id, []).append(upwards.end)
             is_sure = False
@@ -85,14 +87,15 @@ def advance(tx: Transaction, ends: Ends, *, is_sure: bool = False) -> None:
 
 
 def go_on(
-    tx: Transaction, workflow_id: str, ended: Sequence[NodeEnd] = (), *, is_sure: bool = False
+    tx: Transaction, workflow_id: str, ended: Sequence[NodeEnd] = (), *, is_sure: bool = False,
+    look_for_all: bool = False,
 ) -> Upwards | None:  # fmt: skip
-    """One workflow, and what is nested in it as far as it is started here. Without ends, all of its nodes that may
-    start are looked for."""
+    """One workflow, and what is nested in it as far as it is started here. Without ends, or if it is said, all of its
+    nodes that may start are looked for."""
     flow = find(tx, workflow_id)
     if flow is None:
         return None
-    wave, ready = list(ended), None if not ended else list[int]()
+    wave, ready = list(ended), None if look_for_all or not ended else list[int]()
     while True:
         while wave:
             closed = _complete(tx, flow, wave) if is_sure else _close(tx, flow, wave)
