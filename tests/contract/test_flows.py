@@ -456,6 +456,18 @@ def test_a_paused_node_never_starts_and_runs_once_after_the_resume(store: Store)
     assert state(store) is W.COMPLETED
 
 
+def test_what_failed_in_a_pause_is_run_again_by_a_retry(store: Store) -> None:
+    begin(store, graph(a="", b="a"))
+    held = take(store)
+    change(store, WorkflowChange.PAUSE)
+    end(store, held["a"], outcome=FAIL)
+
+    assert change(store, WorkflowChange.RETRY)
+
+    assert play(store) == ["a", "b"]
+    assert state(store) is W.COMPLETED
+
+
 def test_a_claimed_task_is_taken_back_by_a_pause_before_its_code_begins(store: Store) -> None:
     begin(store, graph(a="", nodes={"a": {"task_name": "later", "policy": a_policy(isolated=True)}}))
     claimed = claim_alone(store)

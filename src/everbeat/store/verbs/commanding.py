@@ -21,7 +21,7 @@ from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import flow_ends, flow_reopen, stopping
 from everbeat.store.verbs.looking import conditions
 from everbeat.store.verbs.records import Records, add_events, text
-from everbeat.store.verbs.turns import IN_LINE, hand_over, keys_of
+from everbeat.store.verbs.turns import FOR_KEY, IN_LINE, hand_over, keys_of
 
 BATCH = 500
 
@@ -55,13 +55,13 @@ SAME_KEY = """
 SELECT seq, name, unique_key FROM everbeat_tasks WHERE seq IN ({seqs}) AND unique_key IS NOT NULL ORDER BY seq"""
 
 # Fresh counters: attempt keeps growing because it names runs, so the earlier ones become unbilled. It is good again,
-# without an end: otherwise it would expire at once.
+# without an end: otherwise it would expire at once. Whether its workflow holds it is decided anew.
 REVIVE = f"""
 UPDATE everbeat_tasks
    SET status = 'PENDING', fence = fence + 1, worker_id = NULL, free_attempts = attempt, crash_count = 0,
        lost_count = 0, dispatch_count = 0,
        solo = CASE WHEN solo > quarantined THEN solo ELSE quarantined END, quarantined = 0, due_at = NULL, run_at = ?,
-       good_until = NULL, started_at = NULL, finished_at = NULL, waiting_for = {IN_LINE},
+       good_until = NULL, started_at = NULL, finished_at = NULL, waiting_for = {FOR_KEY}, held = 0,
        cancel_requested_at = NULL,
        error_code = NULL, error_message = NULL, error = NULL, progress = NULL
  WHERE seq IN ({{seqs}})"""

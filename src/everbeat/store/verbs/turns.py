@@ -22,9 +22,10 @@ LINE = "exclusive:"
 """`waiting_for` of a task in line, before its key."""
 PAUSED = "workflow:"
 """`waiting_for` of a task whose workflow is paused, before that one's id."""
-IN_LINE = f"""CASE WHEN held = 1 THEN '{PAUSED}' || workflow_id
-            WHEN exclusive_key IS NOT NULL THEN '{LINE}' || exclusive_key END"""
-"""`waiting_for` of a task that nothing but its workflow or another holder of its key keeps from being ready."""
+FOR_KEY = f"CASE WHEN exclusive_key IS NOT NULL THEN '{LINE}' || exclusive_key END"
+"""`waiting_for` of a task that nothing but another holder of its key keeps from being ready."""
+IN_LINE = f"CASE WHEN held = 1 THEN '{PAUSED}' || workflow_id ELSE {FOR_KEY} END"
+"""The same, of one that its workflow may hold, too."""
 
 IS_PAUSED = "EXISTS (SELECT 1 FROM everbeat_queues q WHERE q.name = everbeat_tasks.queue AND q.paused = 1)"
 
