@@ -8,6 +8,9 @@ from everbeat.store.interface import TaskFilter
 from everbeat.store.sql.base import Base
 from everbeat.store.verbs import commanding, queueing
 
+RIVALS = 10
+"""So often in a row somebody else may take the unique key of a task while it is being retried."""
+
 
 class Commanded(Base):
     def cancel(self, task_id: str, *, actor: str) -> bool:
@@ -28,12 +31,13 @@ class Commanded(Base):
 
     def _do(self, order: Order, wanted: TaskFilter, found: Sequence[tuple[int, str]], actor: str,
             reason: str | None) -> list[str]:  # fmt: skip
-        try:
-            return self._batch(order, wanted, found, actor, reason)
-        except self.database.refused:
-            if order.change is not Change.REVIVE:
-                raise
-            return self._batch(order, wanted, found, actor, reason)  # somebody had taken its unique key meanwhile
+        for _ in range(RIVALS):
+            try:
+                return self._batch(order, wanted, found, actor, reason)
+            except self.database.refused:
+                if order.change is not Change.REVIVE:
+                    raise
+        return self._batch(order, wanted, found, actor, reason)
 
     def _batch(self, order: Order, wanted: TaskFilter, found: Sequence[tuple[int, str]], actor: str,
                reason: str | None) -> list[str]:  # fmt: skip
