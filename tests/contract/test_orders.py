@@ -1,5 +1,7 @@
 """Orders of a person about many tasks: each through the transition table, in the history, and under a new fence."""
 
+from typing import Any
+
 import pytest
 from tests.contract.test_owning import claimed
 from tests.words import (
@@ -29,6 +31,8 @@ from everbeat.model.recovery import Superseded, Verdict
 from everbeat.model.state import Change, TaskStatus
 from everbeat.store.interface import Store, TaskFilter
 from everbeat.store.moments import moment
+from everbeat.store.sql.store import SQLStore
+from everbeat.store.verbs import commanding
 
 
 def ended(store: Store, task_id: str, **facts: object) -> str:
@@ -300,3 +304,27 @@ def test_what_runs_when_its_queue_is_paused_goes_on(store: Store) -> None:
     settle(store, taken, completed())
     assert status_of(store, "a") is TaskStatus.COMPLETED
     assert store.set_paused("never.paused", is_paused=False, actor="me") is False
+
+
+# -- beside others ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("times", [1, 2, 10])
+def test_a_retry_is_looked_at_again_as_often_as_others_take_its_unique_key(
+    store: Store, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """What the database says then is that the row is refused."""
+    assert isinstance(store, SQLStore)
+    register(store, "w1")
+    ended(store, "a")
+    refusals, carry = [store.database.refused[0]("taken")] * times, commanding.carry_out
+
+    def beaten(*words: Any, **more: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return carry(*words, **more)
+
+    monkeypatch.setattr(commanding, "carry_out", beaten)
+
+    assert carry_out(store, Order.RETRY, "a") == ["a"]
+    assert status_of(store, "a") is TaskStatus.PENDING
