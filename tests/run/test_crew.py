@@ -19,7 +19,7 @@ import everbeat.errors
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Outcome
 from everbeat.run.child import EXIT_NOT_STARTED
-from everbeat.run.crew import Crew
+from everbeat.run.crew import ASYNC_MESSAGE, Crew
 from everbeat.run.deadline import boot_us
 from everbeat.run.journal import Journal
 from everbeat.run.leash import Leash
@@ -260,6 +260,16 @@ def test_an_async_child_runs_many_tasks_at_once(yard: Yard, fifo: str) -> None:
 
     assert [yard.outcome(claim).result for claim in others] == [str(number).encode() for number in range(100)]
     assert (waiting.seq, 1) not in yard.outcomes
+
+
+def test_an_async_child_tells_of_one_message_before_it_begins_the_next(yard: Yard) -> None:
+    yard.ready(0, ASYNC)
+    first = [yard.claim("anoop") for _ in range(ASYNC_MESSAGE)]
+
+    yard.send(0, *first, yard.claim("asegfault"))
+
+    yard.next(Died)
+    assert yard.outcomes.keys() == {(claim.seq, claim.fence) for claim in first}
 
 
 @pytest.mark.parametrize("name", ["echo", "aecho"])

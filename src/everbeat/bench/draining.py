@@ -8,7 +8,7 @@ import signal
 from everbeat.bench.place import Ground, Place, until
 from everbeat.store import filling
 
-ASYNC_SLOTS = "100"
+ASYNC_SLOTS = "200"
 
 
 def sync_single(ground: Ground, scale: float) -> list[float]:

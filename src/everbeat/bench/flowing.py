@@ -3,7 +3,7 @@
 from everbeat.bench.place import Ground, Place
 from everbeat.workflow import Workflow
 
-ASYNC_SLOTS = "100"
+ASYNC_SLOTS = "200"
 
 
 def chain(ground: Ground, scale: float) -> list[float]:

@@ -1,8 +1,9 @@
 """The process that runs async tasks, many at once in one event loop.
 
-Takes every message at once, begins each task as an asyncio task, and sends the outcomes of one turn of the loop
-together. A task that blocks the loop holds up its neighbours; one that kills the process is found by running each alone
-afterwards (PROTOCOL 23). Both are the supervisor's business; nothing here watches tasks.
+Takes one message in each turn of the loop, begins each task in it as an asyncio task, and sends the outcomes of one
+turn together: while the supervisor settles those of one message, the next is being run. A task that blocks the loop
+holds up its neighbours; one that kills the process is found by running each alone afterwards (PROTOCOL 23). Both are
+the supervisor's business; nothing here watches tasks.
 """
 
 import asyncio
@@ -63,13 +64,13 @@ class AsyncChild:
 
     def _take(self) -> None:
         try:
-            while (message := self._inbox.take()) is not None:
-                if isinstance(message, Run):
-                    for job in message.jobs:
-                        self._running[job.seq, job.fence] = None
-                        self._loop.create_task(self._run(job))
-                else:
-                    self._interrupt((message.seq, message.fence), message.kind)
+            message = self._inbox.take()
+            if isinstance(message, Run):
+                for job in message.jobs:
+                    self._running[job.seq, job.fence] = None
+                    self._loop.create_task(self._run(job))
+            elif message is not None:
+                self._interrupt((message.seq, message.fence), message.kind)
         except EOFError:
             self._end()
 

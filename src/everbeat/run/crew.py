@@ -37,6 +37,8 @@ from everbeat.run.wire import (
 )
 
 BEATS_ALLOWED = 3
+ASYNC_MESSAGE = 50
+"""So many tasks go to the async process in one message: it runs some of them while others are being settled."""
 _STATUS_PATIENCE = 2.0
 """How long a dead child waits for its status when the fork server is alive but says nothing (it may be stopped)."""
 _STOP_SECONDS = 5.0
@@ -117,7 +119,8 @@ class Crew:
         is_exclusive = any(claim.exclusive_key is not None for _, claim in tasks)
         if is_exclusive is not child.is_guarded and not child.guard(on=is_exclusive):
             return False
-        batches = [jobs] if child.kind is ChildKind.ASYNC else [[job] for job in jobs]
+        size = ASYNC_MESSAGE if child.kind is ChildKind.ASYNC else 1
+        batches = [jobs[at : at + size] for at in range(0, len(jobs), size)]
         sent = child.send_some(batches)
         if sent == 0:
             return False
