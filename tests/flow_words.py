@@ -30,8 +30,9 @@ def graph(
             "name": name, "kind": NodeKind.TASK, "task_id": f"{id}:{name}", "task_name": "add", "queue": "default",
             "priority": 100, "max_attempts": 1, "args": b"{}", "inputs": inputs, "needed": len(inputs),
         }  # fmt: skip
-        made[name] = facts | dict((nodes or {}).get(name, {}))
-    partial = {name for name, facts in made.items() if facts["needed"] < len(facts["inputs"])}
+        facts |= dict((nodes or {}).get(name, {}))
+        made[name] = {"is_partial": facts["needed"] < len(inputs)} | facts
+    partial = {name for name, facts in made.items() if facts["is_partial"]}
     for name, number in names.items():
         waiters = waited_for.get(number, [])
         made[name]["is_tolerated"] = bool(waiters) and partial.issuperset(waiters)

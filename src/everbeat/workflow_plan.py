@@ -120,7 +120,6 @@ class _Planner:
         numbers = {node: number for number, node in enumerate(flow.nodes)}
         ids = self._app.make_ids(len(flow.nodes))
         outputs = _outputs(flow)
-        partial = {node for node in flow.nodes if _needed(node) < len(own_inputs(node))}
         waiters: dict[Node, list[Node]] = {}
         for node in flow.nodes:
             for one in own_inputs(node):
@@ -130,7 +129,7 @@ class _Planner:
         for node, node_id in zip(flow.nodes, ids, strict=True):
             new = self._node(node, node_id, numbers, around)
             mine = waiters.get(node, [])
-            nodes.append(replace(new, is_tolerated=bool(mine) and all(one in partial for one in mine)))
+            nodes.append(replace(new, is_tolerated=bool(mine) and all(_is_partial(one) for one in mine)))
             if isinstance(node.what, Workflow):
                 nested += self.planned([*around, node.what], node_id, (id, numbers[node]))
         whole = NewWorkflow(
@@ -144,8 +143,9 @@ class _Planner:
     def _node(self, node: Node, node_id: str, numbers: dict[Node, int], around: Sequence[Workflow]) -> NewNode:
         inputs = tuple(sorted(numbers[one] for one in own_inputs(node)))
         new = NewNode(
-            name=node.name, kind=NodeKind.TASK, inputs=inputs, needed=_needed(node), allow_failed=node.allow_failed,
-            condition=_condition(node, numbers), over=None if node.over is None else numbers[node.over],
+            name=node.name, kind=NodeKind.TASK, inputs=inputs, needed=_needed(node),
+            is_partial=_is_partial(node), allow_failed=node.allow_failed, condition=_condition(node, numbers),
+            over=None if node.over is None else numbers[node.over],
         )  # fmt: skip
         if isinstance(node.what, Workflow):
             return replace(new, kind=NodeKind.WORKFLOW, child_id=node_id, shape=json.dumps(shape_of(node)))
@@ -214,6 +214,10 @@ def _needed(node: Node) -> int:
     return int(node.min_success or 1) if node.join == "quorum" else len(own_inputs(node))
 
 
+def _is_partial(node: Node) -> bool:
+    return node.join in ("any", "quorum")
+
+
 def _of_the_whole(flow: Workflow) -> Iterator[str]:
     if not flow.nodes:
         yield "it has no nodes"
@@ -242,7 +246,7 @@ def _of_join(node: Node) -> Iterator[str]:
             yield f"a quorum needs min_success from 1 to the number of its inputs, {inputs}, not {least!r}"
     elif node.min_success is not None:
         yield f"min_success has a meaning for join='quorum' only, not for {node.join!r}"
-    if node.join in ("any", "quorum"):
+    if _is_partial(node):
         if not inputs:
             yield f"join={node.join!r} needs inputs"
         if len(joined_by(node)) < len(own_inputs(node)):

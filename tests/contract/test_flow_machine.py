@@ -70,6 +70,7 @@ class Model:
         known = Waiting(
             deps=len(inputs), needed=node.needed, left=0, ok=sum(status is N.COMPLETED for status, _ in inputs),
             failed=sum(counts_as_failed(*one) for one in inputs), allow_failed=node.allow_failed,
+            is_partial=node.is_partial,
         )  # fmt: skip
         results = {number: RESULT if ended[number][0] is N.COMPLETED else None for number in node.inputs}
         turn = turn_of(known, node.condition, results)
@@ -119,6 +120,7 @@ def graphs(draw: st.DrawFn, id: str, letter: str, *, is_inner: bool) -> NewWorkf
             tasks.add(number)
         if inputs and mine.get("kind") is not NodeKind.MAP:
             mine["needed"] = draw(st.sampled_from([len(inputs), len(inputs), 1, max(1, len(inputs) - 1)]))
+            mine["is_partial"] = mine["needed"] < len(inputs) or draw(st.integers(0, 3)) == 0
             mine["allow_failed"] = draw(st.booleans()) and mine["needed"] == len(inputs)
         asked = [one for one in inputs if one in tasks]
         if asked and not mine.get("allow_failed") and draw(st.integers(0, 3)) == 0:

@@ -265,6 +265,26 @@ def test_a_quorum_that_can_not_be_met_fails_at_once(store: Store) -> None:
     assert (info.status, info.error_node, info.error_code) == (W.FAILED, "j", "JOIN_NOT_MET")
 
 
+@pytest.mark.parametrize("inputs", ["a", "a b"])
+def test_a_partial_join_that_needs_all_of_its_inputs_judges_their_failure(store: Store, inputs: str) -> None:
+    """`any` of one, or a quorum of all: it is not skipped, and the failure is its own."""
+    begin(store, graph(a="", b="", j=inputs, last="j", nodes={"j": {"is_partial": True}}))
+    play(store, {"a": FAIL})
+
+    assert states(store) == {"a": N.FAILED, "b": N.COMPLETED, "j": N.FAILED, "last": N.SKIPPED}
+    info = store.workflow("flow")
+    assert info is not None
+    assert (info.status, info.error_node, info.error_code) == (W.FAILED, "j", "JOIN_NOT_MET")
+
+
+def test_a_partial_join_that_needs_all_of_its_inputs_is_skipped_with_what_was_not_wanted(store: Store) -> None:
+    never = {"condition": json.dumps({"when": [{"node": 0, "in": ["other"]}]})}
+    begin(store, graph(ask="", a="ask", j="a", nodes={"a": never, "j": {"is_partial": True}}))
+    play(store)
+
+    assert (states(store)["j"], state(store)) == (N.SKIPPED, W.COMPLETED)
+
+
 @pytest.mark.parametrize(("result", "runs"), [(b'"yes"', "yes"), (b'"no"', "no"), (b"true", "no")])
 def test_conditions_choose_a_branch_and_any_joins_them_again(store: Store, result: bytes, runs: str) -> None:
     is_yes = {"node": 0, "in": ["yes", 1]}

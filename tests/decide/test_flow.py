@@ -1,5 +1,7 @@
 """What becomes of a node, and how a workflow ends: pure."""
 
+from dataclasses import replace
+
 import pytest
 
 from everbeat.decide import splice
@@ -37,9 +39,20 @@ N, W = NodeStatus, WorkflowStatus
     ],
 )
 def test_a_join_of_three(needed: int, left: int, ok: int, failed: int, allow_failed: bool, turn: NodeStatus) -> None:
-    node = Waiting(deps=3, needed=needed, left=left, ok=ok, failed=failed, allow_failed=allow_failed)
+    node = Waiting(
+        deps=3, needed=needed, left=left, ok=ok, failed=failed, allow_failed=allow_failed, is_partial=needed < 3
+    )
 
     assert turn_of(node).status is turn
+
+
+def test_a_quorum_of_all_inputs_fails_where_a_join_of_all_is_skipped() -> None:
+    one_failed = Waiting(deps=1, needed=1, left=0, ok=0, failed=1, is_partial=True)
+    one_was_not_wanted = replace(one_failed, failed=0)
+
+    assert turn_of(one_failed).status is N.FAILED
+    assert turn_of(replace(one_failed, is_partial=False)).status is N.SKIPPED
+    assert turn_of(one_was_not_wanted).status is N.SKIPPED
 
 
 def test_a_condition_waits_for_the_node_it_asks() -> None:

@@ -161,6 +161,26 @@ def test_conditions_choose_by_results(app: Everbeat, t: Testing) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("failing", "join"),
+    [(1, {"join": "any"}), (1, {"join": "quorum", "min_success": 1}), (2, {"join": "quorum", "min_success": 2})],
+)
+def test_a_partial_join_that_needs_all_of_its_inputs_has_failed_without_one(
+    app: Everbeat, t: Testing, failing: int, join: dict[str, Any]
+) -> None:
+    flow = Workflow("few")
+    inputs = [flow.add(task(app, "boom"), number == 0) for number in range(failing)]
+    flow.add(task(app, "number"), 1, after=inputs, **join).named("joined")
+    run = flow.start(app)
+    t.run_pending()
+
+    joined = run.nodes()[-1]
+    assert (joined.status, joined.error_code) == (NodeStatus.FAILED, "JOIN_NOT_MET")
+    with pytest.raises(WorkflowFailed) as caught:
+        run.result(timeout=0)
+    assert (caught.value.node, caught.value.error_code) == ("joined", "JOIN_NOT_MET")
+
+
 def test_an_id_makes_the_start_idempotent(app: Everbeat, t: Testing) -> None:
     def build(value: int) -> Workflow:
         flow = Workflow("once")

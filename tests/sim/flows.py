@@ -68,7 +68,7 @@ def a_flow(random: Random, number: int, a_task: Callable[[str], TaskSpec]) -> Fl
     nodes = {node: a_node(f"{name}:{node}") for node in shape}
     for node, after in shape.items():
         if len(after.split()) > 1 and random.random() < 0.4:
-            nodes[node]["needed"] = random.randint(1, len(after.split()))
+            nodes[node] |= {"needed": random.randint(1, len(after.split())), "is_partial": True}
     inside = random.choice([None, None, *list(shape)[1:]])
     if inside is None:
         return FlowSpec((graph(name, on_error=on_error, nodes=nodes, **shape),), tuple(tasks))
@@ -133,5 +133,4 @@ def _expected(flow: NewWorkflow, tasks: Mapping[str, str], children: Mapping[str
 
 
 def _in_vain(node: NewNode, lacking: set[int]) -> str:
-    is_partial = node.needed < len(node.inputs)
-    return "FAILED" if is_partial and lacking.intersection(node.inputs) else "SKIPPED"
+    return "FAILED" if node.is_partial and lacking.intersection(node.inputs) else "SKIPPED"

@@ -4,8 +4,9 @@ Pure: counters and results in, a value out. The one path of every node: `turn_of
 skipped or has failed; nobody else does, whether its input ended a moment ago or recovery counts again.
 
 A join is one number, how many of the inputs must complete: all of them, one (`any`), or `min_success` (`quorum`). It is
-met when so many have, and can not be met any more when too few are left. The failure of an input that only such joins
-wait for is theirs to judge: it is no failure of the workflow, but a join that can not be met is.
+met when so many have, and can not be met any more when too few are left. The last two are partial joins, also where
+they need all the inputs there are: the failure of one that only such joins wait for is theirs to judge. It is no
+failure of the workflow, but a partial join that can not be met is.
 """
 
 import json
@@ -41,11 +42,8 @@ class Waiting:
     failed: int
     """Inputs that failed, or were skipped because something before them failed."""
     allow_failed: bool = False
-
-    @property
-    def is_partial(self) -> bool:
-        """`any` or `quorum`."""
-        return self.needed < self.deps
+    is_partial: bool = False
+    """`any` or `quorum`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

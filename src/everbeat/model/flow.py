@@ -176,6 +176,8 @@ class NewNode:
     """The nodes it waits for."""
     needed: int = 0
     """How many of them must complete."""
+    is_partial: bool = False
+    """By `any` or `quorum`: if so many can not, it is a failure of its own, and theirs is none of the workflow."""
     allow_failed: bool = False
     condition: str | None = None
     is_tolerated: bool = False

@@ -338,6 +338,7 @@ CREATE TABLE everbeat_workflow_tasks (
     over          INTEGER,               -- of a map: the node whose result it runs over
     deps          INTEGER NOT NULL,      -- the nodes it waits for
     needed        INTEGER NOT NULL,      -- how many of them must complete
+    is_partial    INTEGER NOT NULL DEFAULT 0,    -- 1: if so many can not, it has failed; 0: it is skipped
     deps_left     INTEGER NOT NULL,      -- that have not ended
     deps_ok       INTEGER NOT NULL DEFAULT 0,
     deps_failed   INTEGER NOT NULL DEFAULT 0,

@@ -41,8 +41,8 @@ COMPLETE = """
 UPDATE everbeat_workflow_tasks SET status = 'COMPLETED', finished_at = ?
  WHERE workflow_id = ? AND node IN ({marks}) AND status IN ('ENQUEUED', 'RUNNING')"""
 
-WAITING_COLUMNS = """n.node, n.deps, n.needed, n.deps_left, n.deps_ok, n.deps_failed, n.allow_failed, n.condition,
-       n.kind, n.takes, n.queue, n.task_name, n.exclusive_key"""
+WAITING_COLUMNS = """n.node, n.deps, n.needed, n.deps_left, n.deps_ok, n.deps_failed, n.allow_failed, n.is_partial,
+       n.condition, n.kind, n.takes, n.queue, n.task_name, n.exclusive_key"""
 FOLLOWING = f"""
 SELECT {WAITING_COLUMNS}, ended.inputs
   FROM (SELECT workflow_id, next, count(*) AS inputs FROM everbeat_workflow_edges
@@ -135,16 +135,16 @@ def _decide(
 ) -> Following:
     """Count these nodes down, by inputs that ended, completed and failed, and let those start that may. Plain ones are
     enqueued at once: should their workflow be paused in the same transaction, they are held with the others."""
-    asked = {node for row in waiting for node in nodes_asked(row[7])}
+    asked = {node for row in waiting for node in nodes_asked(row[8])}
     results = _results(tx, workflow_id, asked) if asked else {}
     following = Following()
     plain: list[flow_ready.Plain] = []
     alike: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
-    for node, deps, needed, left, ok, failed, allow_failed, condition, kind, takes, *sent, _ in waiting:
+    for node, deps, needed, left, ok, failed, allow_failed, is_partial, condition, kind, takes, *sent, _ in waiting:
         ended, completed, lost = counts[node]
         left, ok, failed = left - ended, ok + completed, failed + lost
-        facts = (deps, needed, left, ok, failed, allow_failed)
-        turn = turn_of(_known(*facts), condition, results) if condition else _turn(*facts)
+        facts = (deps, needed, left, ok, failed, allow_failed, is_partial)
+        turn = turn_of(known(*facts), condition, results) if condition else _turn(*facts)
         status, started_at = NodeStatus.PENDING, None
         if turn.status is NodeStatus.READY and may_start and flow_ready.is_plain(kind, takes):
             status, started_at = NodeStatus.ENQUEUED, tx.now
@@ -162,13 +162,17 @@ def _decide(
 
 
 @lru_cache(maxsize=1024)
-def _turn(deps: int, needed: int, left: int, ok: int, failed: int, allow_failed: int) -> Turn:
+def _turn(*facts: int) -> Turn:
     """Without a condition. All nodes of a fan wait for the same."""
-    return turn_of(_known(deps, needed, left, ok, failed, allow_failed))
+    return turn_of(known(*facts))
 
 
-def _known(deps: int, needed: int, left: int, ok: int, failed: int, allow_failed: int) -> Waiting:
-    return Waiting(deps=deps, needed=needed, left=left, ok=ok, failed=failed, allow_failed=bool(allow_failed))
+def known(deps: int, needed: int, left: int, ok: int, failed: int, allow_failed: int, is_partial: int) -> Waiting:
+    """From a row."""
+    return Waiting(
+        deps=deps, needed=needed, left=left, ok=ok, failed=failed, allow_failed=bool(allow_failed),
+        is_partial=bool(is_partial),
+    )  # fmt: skip
 
 
 def _complete(tx: Transaction, flow: FlowRow, wave: list[NodeEnd]) -> list[NodeEnd]:

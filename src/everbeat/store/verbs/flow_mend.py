@@ -11,14 +11,14 @@ Looking is a read. Only a tree in which something was found is written, in a tra
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from everbeat.decide.flow import Turn, Waiting, end_of_task, nodes_asked, turn_of
+from everbeat.decide.flow import Turn, end_of_task, nodes_asked, turn_of
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.flow import RESULT_NOT_AVAILABLE, NodeKind, NodeStatus, WorkflowStatus
 from everbeat.model.state import TaskStatus
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import flow_reopen
-from everbeat.store.verbs.flow_advance import ending_of
+from everbeat.store.verbs.flow_advance import ending_of, known
 from everbeat.store.verbs.flow_ends import lock
 from everbeat.store.verbs.flow_orders import CANCEL_NODES
 from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, save, tree, values
@@ -46,7 +46,7 @@ READY = "SELECT 1 FROM everbeat_workflow_tasks WHERE workflow_id = ? AND status 
 BEGIN_AGAIN = """
 UPDATE everbeat_workflow_tasks SET status = 'READY' WHERE workflow_id = ? AND node = ? AND status = 'RUNNING'"""
 WAITING = """
-SELECT node, deps, needed, deps_left, deps_ok, deps_failed, allow_failed, condition
+SELECT node, deps, needed, deps_left, deps_ok, deps_failed, allow_failed, is_partial, condition
   FROM everbeat_workflow_tasks WHERE workflow_id = ? AND status = 'PENDING'"""
 
 STUCK = "UPDATE everbeat_workflows SET stuck = ? WHERE id = ?"
@@ -159,10 +159,10 @@ def _look_inside(tx: Transaction, tear: Tear, node: int, child: FlowRow | None) 
 
 def _could_go_on(tx: Transaction, flow: FlowRow) -> bool:
     for row in tx.all(WAITING, (flow.id,)):
-        _, deps, needed, left, ok, failed, allow_failed, condition = row
-        known = Waiting(deps=deps, needed=needed, left=left, ok=ok, failed=failed, allow_failed=bool(allow_failed))
-        asked = values(tx, flow.id, nodes_asked(condition)) if condition and left < deps else {}
+        _, *facts, condition = row
+        waiting = known(*facts)
+        asked = values(tx, flow.id, nodes_asked(condition)) if condition and waiting.left < waiting.deps else {}
         results = {node: value.result for node, value in asked.items() if value.status.is_terminal}
-        if turn_of(known, condition, results).status is not NodeStatus.PENDING:
+        if turn_of(waiting, condition, results).status is not NodeStatus.PENDING:
             return True
     return False

@@ -19,8 +19,8 @@ ON CONFLICT (id) DO NOTHING"""
 DIGEST = "SELECT digest, parent_id FROM everbeat_workflows WHERE id = ?"
 
 COLUMNS = ("workflow_id", "node", "name", "kind", "status", "task_id", "child_id", "task_name", "queue", "priority",
-           "max_attempts", "policy", "exclusive_key", "good_until", "delay_us", "over", "deps", "needed", "deps_left",
-           "allow_failed", "tolerated", "condition", "takes", "shape")  # fmt: skip
+           "max_attempts", "policy", "exclusive_key", "good_until", "delay_us", "over", "deps", "needed", "is_partial",
+           "deps_left", "allow_failed", "tolerated", "condition", "takes", "shape")  # fmt: skip
 TEXTS = frozenset({"workflow_id", "name", "kind", "status", "task_id", "child_id", "task_name", "queue", "policy",
                    "exclusive_key", "condition", "shape"})  # fmt: skip
 INSERT_NODE = f"INSERT INTO everbeat_workflow_tasks ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
@@ -65,6 +65,6 @@ def _row(workflow_id: str, number: int, node: NewNode) -> Row:
     return (
         workflow_id, number, node.name, node.kind.value, (NodeStatus.PENDING if deps else NodeStatus.READY).value,
         node.task_id, node.child_id, node.task_name, node.queue, node.priority, node.max_attempts, node.policy,
-        node.exclusive_key, node.good_until, node.delay_us, node.over, deps, node.needed, deps, int(node.allow_failed),
-        int(node.is_tolerated), node.condition, len(node.references), node.shape,
+        node.exclusive_key, node.good_until, node.delay_us, node.over, deps, node.needed, int(node.is_partial), deps,
+        int(node.allow_failed), int(node.is_tolerated), node.condition, len(node.references), node.shape,
     )  # fmt: skip
