@@ -33,3 +33,9 @@ def test_nor_does_one_on_postgresql(first: int, a_database: EmptyDatabase) -> No
     words = ("--n", str(EACH_ON_POSTGRES), "--seed", str(first), "--store", "postgres")
     status, said = simulate(*words, **{GIVEN: a_database.server})
     assert status == 0, said
+
+
+def test_tasks_of_one_key_that_run_in_a_long_row_are_not_called_stuck() -> None:
+    status, said = simulate("--n", "1", "--seed", "102306")
+
+    assert status == 0, said

@@ -116,7 +116,8 @@ class World:
         while self.clock.mono_us() < self._began + round(self.plan.lasts * SECOND) and not self._is_over():
             self._run_until(self.clock.mono_us() + SECOND)
         self._calm_down()
-        give_up_at = self.clock.mono_us() + round(QUIET_SECONDS * SECOND)
+        in_a_row = sum(task.seconds for task in self._tasks.values())  # they may share a key
+        give_up_at = self.clock.mono_us() + round((QUIET_SECONDS + in_a_row) * SECOND)
         while self.clock.mono_us() < give_up_at and not self._is_over():
             self._run_until(self.clock.mono_us() + SECOND)
 
