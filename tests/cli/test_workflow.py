@@ -1,5 +1,6 @@
 """`everbeat workflow`: looking at workflows and commanding them."""
 
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -105,6 +106,8 @@ def test_orders_are_carried_out_or_say_why_not(everbeat: Command, store: Store, 
     assert everbeat("workflow", "cancel", "flow", "--db", url).code == 0
     again = everbeat("workflow", "retry", "flow", "--db", url)
     assert (again.code, "is CANCELLED" in again.err) == (1, True)
+    shown = everbeat("workflow", "show", "flow", "--db", url).out
+    assert re.search(r"why: +WORKFLOW_CANCELLED: the workflow flow was cancelled by cli/", shown)
     told = everbeat("events", "--db", url).out
     assert "workflow.cancelled workflow=flow name=flow actor=cli/" in told
 

@@ -527,6 +527,43 @@ def test_pause_resume_and_cancel_act_on_what_is_nested(store: Store) -> None:
     assert states(store, "inner") == {"b": N.COMPLETED, "c": N.CANCELLED}
 
 
+def test_nodes_that_are_cancelled_with_their_workflow_say_who_wanted_it(store: Store) -> None:
+    """Those that wait, those whose task waits, one that runs, one that is a workflow, and what is in it."""
+    inner = replace(graph("inner", x="", y="x"), parent_id="flow", parent_node=2)
+    begin(store, graph(a="", b="a", inner="", c="", nodes={"inner": inside("inner")}), inner)
+    running = take(store, places=1)["a"]
+    change(store, WorkflowChange.CANCEL)
+    end(store, running, outcome=CANCEL)
+
+    said = "the workflow flow was cancelled by me"
+    for flow in ("flow", "inner"):
+        reasons = {(node.status, node.error_code, node.error_message) for node in store.workflow_nodes(flow)}
+        assert reasons == {(N.CANCELLED, "WORKFLOW_CANCELLED", said)}
+        info = store.workflow(flow)
+        assert info is not None
+        assert (info.error_node, info.error_code, info.error_message) == (None, "WORKFLOW_CANCELLED", said)
+
+
+def test_what_failed_before_its_workflow_was_cancelled_keeps_its_own_reason(store: Store) -> None:
+    begin(store, graph(a="", b="a", c="", on_error=OnError.PAUSE))
+    end(store, take(store, places=1)["a"], outcome=FAIL)
+    change(store, WorkflowChange.CANCEL)
+
+    reasons = {node.name: node.error_code for node in store.workflow_nodes("flow")}
+    assert reasons == {"a": "UNHANDLED_EXCEPTION", "b": "UPSTREAM_FAILED", "c": "WORKFLOW_CANCELLED"}
+
+
+def test_the_cancel_of_a_nested_workflow_is_the_reason_of_its_node(store: Store) -> None:
+    begin(store, *nested())
+    end(store, take(store)["a"])
+    change(store, WorkflowChange.CANCEL, "inner")
+
+    info = store.workflow("flow")
+    assert info is not None
+    assert (info.status, info.error_node, info.error_code) == (W.FAILED, "inner", "WORKFLOW_CANCELLED")
+    assert info.error_message == "the workflow inner was cancelled by me"
+
+
 def test_a_cancelled_workflow_stays_cancelled(store: Store) -> None:
     begin(store, graph(a="", b="a"))
     running = take(store)["a"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from everbeat.decide import splice
-from everbeat.decide.flow import Flow, Waiting, end_of_task, is_same, state_of, turn_of
+from everbeat.decide.flow import Flow, Waiting, end_in_ended, end_of_task, is_same, state_of, turn_of
 from everbeat.model.flow import (
     ITEM,
     NODE_CHANGES,
@@ -87,6 +87,15 @@ def test_every_end_of_a_task_is_the_end_of_a_node(status: TaskStatus) -> None:
     turn = end_of_task(status, has_result=False, code=None, message=None)
 
     assert turn.status.is_terminal
+    assert turn.code
+    assert turn.message
+
+
+@pytest.mark.parametrize("status", [status for status in WorkflowStatus if status.is_terminal])
+def test_what_had_not_ended_in_a_workflow_that_has_is_cancelled_with_a_reason(status: WorkflowStatus) -> None:
+    turn = end_in_ended(status, None)
+
+    assert turn.status is N.CANCELLED
     assert turn.code
     assert turn.message
 

@@ -119,6 +119,19 @@ def test_a_failure_of_a_sensitive_task_is_told_to_its_sender_only(app: Everbeat,
     assert "hunter2" not in str((run.info(), run.nodes(), app.store.events()))
 
 
+def test_why_a_sensitive_task_never_ran_is_no_secret(app: Everbeat, t: Testing) -> None:
+    flow = Workflow("quiet")
+    flow.add(task(app, "secret"), after=[flow.add(task(app, "boom"))])
+    waiting = Workflow("waiting")
+    waiting.add(task(app, "secret"), after=[waiting.add(task(app, "number"), 1)])
+    run, cancelled = flow.start(app), waiting.start(app)
+    cancelled.cancel()
+    t.run_pending()
+
+    assert run.nodes()[-1].error_message == "what it waits for failed"
+    assert cancelled.nodes()[-1].error_message == "the workflow waiting was cancelled by sender"
+
+
 def test_failures_arrive_as_values_where_they_are_allowed(app: Everbeat, t: Testing) -> None:
     flow = Workflow("tolerant", on_error=OnError.CONTINUE)
     flow.add(task(app, "total"), [flow.add(task(app, "number"), 5), flow.add(task(app, "boom"))], allow_failed=True)

@@ -249,7 +249,8 @@ def _why(info: WorkflowInfo) -> str | None:
     if info.stuck:
         return f"could not be mended: {info.stuck}"
     if info.error_code is not None:
-        return clean(f"{info.error_node}: {info.error_code}: {info.error_message or ''}")
+        node = f"{info.error_node}: " if info.error_node else ""
+        return clean(f"{node}{info.error_code}: {info.error_message or ''}")
     return clean(f"paused by {info.paused_by}") if info.status is WorkflowStatus.PAUSED and info.paused_by else None
 
 

@@ -21,6 +21,7 @@ from everbeat.model.flow import (
     TASK_CANCELLED,
     TASK_EXPIRED,
     UPSTREAM_FAILED,
+    WORKFLOW_CANCELLED,
     NodeStatus,
     OnError,
     WorkflowStatus,
@@ -147,6 +148,15 @@ def end_of_task(status: TaskStatus, *, has_result: bool, code: str | None, messa
             return Turn(status=NodeStatus.FAILED, code=code or TASK_EXPIRED, message=message or said)
     said = "its task failed, and nothing says why"
     return Turn(status=NodeStatus.FAILED, code=code or WORKER_CRASHED, message=message or said)
+
+
+def end_in_ended(status: WorkflowStatus, message: str | None) -> Turn:
+    """What had not ended in a workflow that has. `message`: what it says of its own end."""
+    if status is WorkflowStatus.CANCELLED:
+        said = message or "the workflow was cancelled"
+        return Turn(status=NodeStatus.CANCELLED, code=WORKFLOW_CANCELLED, message=said)
+    said = f"the workflow was {status} before it ended"
+    return Turn(status=NodeStatus.CANCELLED, code=TASK_CANCELLED, message=said)
 
 
 def counts_as_failed(status: NodeStatus, code: str | None) -> bool:

@@ -15,10 +15,10 @@ from functools import lru_cache
 
 from everbeat.crashpoint import crash_point
 from everbeat.decide import splice
-from everbeat.decide.flow import Flow, Turn, Waiting, counts_as_failed, nodes_asked, state_of, turn_of
+from everbeat.decide.flow import Flow, Turn, Waiting, counts_as_failed, end_in_ended, nodes_asked, state_of, turn_of
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.flow import WORKFLOW_CANCELLED, WORKFLOW_FAILED, NodeStatus, OnError, WorkflowStatus
+from everbeat.model.flow import WORKFLOW_FAILED, NodeStatus, OnError, WorkflowStatus
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import flow_hold, flow_ready, flow_unbegun
 from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, nodes_in, save, values
@@ -182,19 +182,20 @@ def _complete(tx: Transaction, flow: FlowRow, wave: list[NodeEnd]) -> list[NodeE
 
 
 def _close(tx: Transaction, flow: FlowRow, wave: Iterable[NodeEnd]) -> list[NodeEnd]:
-    """Those that had not ended before. The first failure that nothing tolerates is that of the workflow."""
+    """Those that had not ended before. The first failure that nothing tolerates is that of the workflow, unless it was
+    cancelled: then that is the reason of what is cancelled in it."""
     ends = {end.node: end for end in wave}
     closed: list[NodeEnd] = []
     for node, status, name, tolerated, child_id in tx.among(STANDING, (flow.id,), list(ends)):
         if NodeStatus(status).is_terminal:
             continue
-        end = ends[node]
+        end = _explained(flow, ends[node])
         closed.append(end)
         if child_id is not None and end.turn.status is not NodeStatus.COMPLETED:
             flow_unbegun.give_up(tx, child_id, end.turn)
         is_error = end.turn.status in (NodeStatus.FAILED, NodeStatus.CANCELLED) and not tolerated
         flow.fails_now |= is_error
-        if is_error and flow.error_node is None:
+        if is_error and flow.error_node is None and flow.status is not WorkflowStatus.CANCELLED:
             flow.error_node, flow.error_code = name, text(end.turn.code)
             flow.error_message = text(end.turn.message)
     tx.soon(
@@ -206,6 +207,11 @@ def _close(tx: Transaction, flow: FlowRow, wave: Iterable[NodeEnd]) -> list[Node
     )
     flow.nodes_left -= len(closed)
     return closed
+
+
+def _explained(flow: FlowRow, end: NodeEnd) -> NodeEnd:
+    is_with_it = flow.status is WorkflowStatus.CANCELLED and end.turn.status is NodeStatus.CANCELLED
+    return NodeEnd(end.node, end_in_ended(flow.status, flow.error_message)) if is_with_it else end
 
 
 def _count_down(tx: Transaction, flow: FlowRow, closed: Sequence[NodeEnd]) -> Following:
@@ -289,8 +295,7 @@ def ending_of(tx: Transaction, flow: FlowRow) -> NodeEnd:
     """A nested workflow that has ended, as the end of the node that it is."""
     node = flow.parent_node if flow.parent_node is not None else -1
     if flow.status is WorkflowStatus.CANCELLED:
-        said = f"the workflow {flow.name} was cancelled"
-        return NodeEnd(node, Turn(status=NodeStatus.CANCELLED, code=WORKFLOW_CANCELLED, message=said))
+        return NodeEnd(node, end_in_ended(flow.status, flow.error_message))
     if flow.status is WorkflowStatus.FAILED:
         code, said = flow.error_code or WORKFLOW_FAILED, f"{flow.error_node}: {flow.error_message}"
         return NodeEnd(node, Turn(status=NodeStatus.FAILED, code=code, message=said))

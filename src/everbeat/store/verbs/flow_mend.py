@@ -20,7 +20,7 @@ from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import flow_reopen
 from everbeat.store.verbs.flow_advance import ending_of, known
 from everbeat.store.verbs.flow_ends import lock
-from everbeat.store.verbs.flow_orders import CANCEL_NODES
+from everbeat.store.verbs.flow_orders import cancel_nodes
 from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, save, tree, values
 from everbeat.store.verbs.looking import shown_message
 from everbeat.store.verbs.records import add_events, text
@@ -86,7 +86,7 @@ def mend(tx: Transaction, root_id: str) -> bool:
         if flow is None:
             continue
         if flow.status.is_terminal:
-            tx.run(CANCEL_NODES, (tx.now, flow.id))
+            cancel_nodes(tx, flow)
         tx.many(BEGIN_AGAIN, [(flow.id, node) for node in tear.unbegun])
         waiting = flow_reopen.recount(tx, flow)
         save(tx, flow)

@@ -3,9 +3,10 @@ in it, too, in one transaction. Each is a named change of the table of states; o
 
 from collections.abc import Iterator
 
+from everbeat.decide.flow import end_in_ended
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.flow import JOIN_NOT_MET, WorkflowChange, WorkflowStatus, workflow_sources
+from everbeat.model.flow import JOIN_NOT_MET, WORKFLOW_CANCELLED, WorkflowChange, WorkflowStatus, workflow_sources
 from everbeat.model.order import Order
 from everbeat.store.interface import TaskFilter
 from everbeat.store.transaction import Transaction
@@ -26,7 +27,7 @@ TASKS_OF = """
 SELECT t.seq FROM everbeat_workflow_tasks n JOIN everbeat_tasks t ON t.id = n.task_id
  WHERE n.workflow_id = ? AND n.status IN ('ENQUEUED', 'RUNNING') ORDER BY t.seq"""
 CANCEL_NODES = """
-UPDATE everbeat_workflow_tasks SET status = 'CANCELLED', finished_at = ?
+UPDATE everbeat_workflow_tasks SET status = 'CANCELLED', error_code = ?, error_message = ?, finished_at = ?
  WHERE workflow_id = ? AND status IN ('PENDING', 'READY')"""
 
 # The primary key
@@ -73,22 +74,31 @@ def _pause(tx: Transaction, flow: FlowRow, actor: str) -> None:
 
 
 def _cancel(tx: Transaction, flow: FlowRow, actor: str) -> set[str]:
-    """What has not begun never will; what runs is asked to end, and keeps the outcome it comes to."""
+    """What has not begun never will; what runs is asked to end, and keeps the outcome it comes to. Who asked for it is
+    the reason of all."""
     owners: set[str] = set()
+    said = text(f"the workflow {flow.name} was cancelled by {actor}")
     inside = [one for one in tree(tx, flow) if not one.status.is_terminal]
     for one in inside:
         one.status, one.paused_by = WorkflowStatus.CANCELLED, None
-        one.nodes_left -= tx.run(CANCEL_NODES, (tx.now, one.id))
+        one.error_node, one.error_code, one.error_message = None, WORKFLOW_CANCELLED, said
+        one.nodes_left -= cancel_nodes(tx, one)
         save(tx, one)
         tx.done.add(one.id)
     for one in inside:
         seqs = [seq for (seq,) in tx.all(TASKS_OF, (one.id,))]
         for chunk in chunks(seqs):
-            said = f"its workflow {flow.id} was cancelled"
-            _, asked = commanding.carry_out(tx, Order.CANCEL, TaskFilter(), chunk, actor=actor, reason=said)
+            reason = f"its workflow {flow.id} was cancelled"
+            _, asked = commanding.carry_out(tx, Order.CANCEL, TaskFilter(), chunk, actor=actor, reason=reason)
             owners |= asked
     advance(tx, {one.id: [] for one in inside})
     return owners
+
+
+def cancel_nodes(tx: Transaction, flow: FlowRow) -> int:
+    """Those of a workflow that has ended which have not begun; how many."""
+    end = end_in_ended(flow.status, flow.error_message)
+    return tx.run(CANCEL_NODES, (end.code, end.message, tx.now, flow.id))
 
 
 def _retry(tx: Transaction, flow: FlowRow, actor: str) -> bool:

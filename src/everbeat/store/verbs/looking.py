@@ -10,6 +10,7 @@ from typing import Any
 
 from everbeat.errors import EverbeatError
 from everbeat.model.event import EventInfo
+from everbeat.model.flow import CONDITION_NOT_MET, JOIN_NOT_MET, UPSTREAM_FAILED, WORKFLOW_CANCELLED
 from everbeat.model.order import FAILED_BY_HAND, REQUEUED_BY_HAND
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import AttemptInfo, Finished, HistoryEntry, LateOutcome, TaskError, TaskInfo, TaskPolicy
@@ -34,7 +35,8 @@ KNOWN = frozenset(TaskStatus)
 HIDDEN = "(not shown: the task is sensitive)"
 OURS = frozenset(
     {"WORKER_CRASHED", "WORKER_STOPPED", "NEIGHBOUR_CRASHED", "LEASE_LOST", "TASK_TIMEOUT", "UNKNOWN_TASK",
-     "ROW_UNREADABLE", FAILED_BY_HAND, REQUEUED_BY_HAND}
+     "ROW_UNREADABLE", FAILED_BY_HAND, REQUEUED_BY_HAND, UPSTREAM_FAILED, CONDITION_NOT_MET, JOIN_NOT_MET,
+     WORKFLOW_CANCELLED}
 )  # fmt: skip
 """Codes whose messages are our own words."""
 
