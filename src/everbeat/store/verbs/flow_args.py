@@ -1,35 +1,59 @@
 """The arguments of claimed tasks that are nodes: results of others are put in where they belong, byte by byte.
 
-What can not be put together is given to the task's process as no arguments at all, and fails there like any arguments
-that do not fit: one damaged row must not keep others from being claimed.
+Results that come in the same flush are at hand, the others are read. What can not be put together is given to the
+task's process as no arguments at all, and fails there like any arguments that do not fit: one damaged row must not keep
+others from being claimed.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from everbeat.decide import splice
 from everbeat.model.flow import RESULT_NOT_AVAILABLE, Named, NodeStatus
+from everbeat.model.recovery import Settled, Settlement
+from everbeat.model.state import Change
 from everbeat.model.task import Claim
+from everbeat.store.interface import Ending
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs.flow_rows import VALUES, referred_to
 
 NOTHING = b""
 
+Results = Mapping[tuple[str, int], bytes]
+"""By workflow and node."""
 
-def complete(tx: Transaction, claims: Sequence[Claim]) -> None:
+
+def at_hand(endings: Sequence[Ending], settlements: Sequence[Settlement]) -> Results:
+    """Results that were settled just now, of nodes."""
+    return {
+        (ending.claim.workflow_id, ending.claim.node): ending.verdict.result
+        for ending, settlement in zip(endings, settlements, strict=True)
+        if isinstance(settlement, Settled) and ending.verdict.change is Change.COMPLETE
+        if ending.claim.workflow_id is not None and ending.claim.node is not None and ending.verdict.result is not None
+    }
+
+
+def complete(tx: Transaction, claims: Sequence[Claim], results: Results) -> None:
     """Those of plain tasks are complete, and cost nothing here."""
     by_workflow: defaultdict[str, list[Claim]] = defaultdict(list)
     for claim in claims:
         if claim.refs is not None and claim.workflow_id is not None:
             by_workflow[claim.workflow_id].append(claim)
     for workflow_id, mine in by_workflow.items():
-        _complete(tx, workflow_id, [(claim, _loaded(claim.refs)) for claim in mine])
+        _complete(tx, workflow_id, [(claim, _loaded(claim.refs)) for claim in mine], results)
 
 
-def _complete(tx: Transaction, workflow_id: str, claims: Sequence[tuple[Claim, Sequence[splice.Place] | None]]) -> None:
+def _complete(
+    tx: Transaction, workflow_id: str, claims: Sequence[tuple[Claim, Sequence[splice.Place] | None]], results: Results
+) -> None:
     wanted = {named for _, places in claims for _, named in places or ()}
-    known = {named: _as_json(row) for named, row in referred_to(tx, VALUES, workflow_id, wanted)}
+    known: dict[Named, bytes] = {
+        (node, outwards): results[workflow_id, node]
+        for node, outwards in wanted
+        if not outwards and (workflow_id, node) in results
+    }
+    known |= {named: _as_json(row) for named, row in referred_to(tx, VALUES, workflow_id, wanted - known.keys())}
     for claim, places in claims:
         claim.args = _put_together(claim.args, places, known)
 

@@ -166,6 +166,7 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     hand_over(tx, keys | ripe_keys)
     places = Places(tx)
     claims = claim_into(tx, wanted.worker_id, wanted.room, places) if wanted.room is not None else []
+    flow_args.complete(tx, claims, flow_args.at_hand(wanted.endings, settlements))
     places.offer_in({ending.claim.queue for ending in wanted.endings})
     leave_asleep(tx)
     begin_leases(tx, wanted.worker_id, (*started, *claims))
@@ -448,7 +449,6 @@ def claim_into(tx: Transaction, worker_id: str, room: Room, places: Places) -> l
     _foresee(tx, room)
     claims = [] if room.is_empty else find(tx, worker_id, room, places)
     take(tx, claims)
-    flow_args.complete(tx, claims)
     return claims
 
 
@@ -489,7 +489,8 @@ def claim_of(row: Row, slot: int, worker_id: str, *, counted: bool) -> Claim:
 def admitted(tx: Transaction, room: Room, places: Places, flawed: list[Row]) -> Iterator[tuple[Row, int]]:
     """Ready tasks in claim order over all kinds, as far as the room admits them and their queues have places. Rows that
     make no sense are not among them, but in `flawed`."""
-    kinds = [unsound.sound(tx, tx.ahead(READY, kind, room.wants(kind[1])), flawed) for kind in _kinds(tx, room, places)]
+    served = list(_kinds(tx, room, places))
+    kinds = [unsound.sound(tx, tx.ahead(READY, kind, room.wants(kind[1])), flawed) for kind in served]
     passes = [PASSES] * len(kinds)
     heads = [(row, kind) for kind in range(len(kinds)) if (row := next(kinds[kind], None))]
     heapq.heapify(heads)
@@ -507,6 +508,8 @@ def admitted(tx: Transaction, room: Room, places: Places, flawed: list[Row]) -> 
         following = next(kinds[kind], None) if goes_on else None
         if following is None:
             heapq.heappop(heads)
+            if goes_on and passes[kind] == PASSES and not flawed:
+                tx.wakes.discard(served[kind])  # all of it is taken
         else:
             heapq.heapreplace(heads, (following, kind))
 
