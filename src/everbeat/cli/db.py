@@ -104,6 +104,8 @@ def _show_integrity(location: str, result: IntegrityResult) -> None:
         out.say(f"error: {clean(error)}")
     for warning in result.warnings:
         out.say(f"warning: {clean(warning)}")
+    for note in result.notes:
+        out.say(f"note: {clean(note)}")
     verdict = "ok" if result.passed else f"{counted(len(result.errors), 'error')}"
     cut = "" if result.complete else " (not complete: its time was up)"
     out.say(f"{clean(location)}: {verdict}{cut}, checked in {span(result.duration)}")

@@ -15,6 +15,8 @@ class IntegrityResult:
     """Damage that was found, also if it is repaired now."""
     warnings: list[str] = field(default_factory=list)
     """What does not keep anybody from working: rows that break a rule of their table, a check that was cut short."""
+    notes: list[str] = field(default_factory=list)
+    """What could be looked at besides. Said to who asks for a check, not at every start."""
     duration: timedelta = timedelta()
     repair_attempted: bool = False
     repair_succeeded: bool = False
