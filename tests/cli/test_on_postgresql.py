@@ -10,7 +10,9 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.cli.by_hand import Command, HandWorker, send
+from tests.cli.test_workflow import check_that_what_is_over_stays_so
 from tests.postgres import NEWEST, EmptyDatabase, binaries
+from tests.words import register
 
 from everbeat.config import AppConfig, PostgresConfig
 from everbeat.store.interface import Store, TaskFilter
@@ -75,6 +77,14 @@ def test_a_task_goes_through_the_hands_of_a_person(everbeat: Command, store: Sto
     order("queue", "recover")
     order("task", "purge", task_id, "--yes")
     assert order("task", "list", "--json").strip() == "[]"
+
+
+def test_a_task_whose_workflow_is_over_is_not_retried_and_it_is_said_why(
+    everbeat: Command, store: Store, url: str
+) -> None:
+    register(store, "w1")
+
+    check_that_what_is_over_stays_so(everbeat, store, url)
 
 
 def test_a_copy_is_made_and_put_back_as_the_page_says(

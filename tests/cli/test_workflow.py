@@ -9,8 +9,9 @@ import pytest
 from tests.cli.by_hand import Command
 from tests.contract.test_flows import nested
 from tests.flow_words import FAIL, begin, end, graph, play, take
-from tests.words import register
+from tests.words import completed, register, settle, succeeded
 
+from everbeat.model.flow import OnError
 from everbeat.store.interface import Store
 
 
@@ -110,6 +111,42 @@ def test_orders_are_carried_out_or_say_why_not(everbeat: Command, store: Store, 
     assert re.search(r"why: +WORKFLOW_CANCELLED: the workflow flow was cancelled by cli/", shown)
     told = everbeat("events", "--db", url).out
     assert "workflow.cancelled workflow=flow name=flow actor=cli/" in told
+
+
+def test_a_task_whose_workflow_is_over_is_not_retried_and_it_is_said_why(
+    everbeat: Command, store: Store, url: str
+) -> None:
+    check_that_what_is_over_stays_so(everbeat, store, url)
+
+
+def check_that_what_is_over_stays_so(everbeat: Command, store: Store, url: str) -> None:
+    """On any store: `inner` has completed without `b`, and `flow` with that."""
+    begin(store, *nested(on_error=OnError.CONTINUE))
+    end(store, take(store)["a"])
+    slow = take(store)["b"]
+    everbeat("task", "fail", "inner:b", "--db", url)
+    settle(store, slow, completed(), outcome=succeeded())
+    play(store)
+    why = "workflow inner, of which it is a part, is COMPLETED without it, and flow has gone on with its result"
+
+    retried = everbeat("task", "retry", "inner:b", "--json", "--db", url)
+    assert (retried.code, retried.json["refused"]) == (1, [f"task inner:b can not run again: {why}"])
+    accepted = everbeat("task", "accept", "inner:b", "--db", url)
+    assert (accepted.code, why in accepted.err) == (1, True)
+    again = everbeat("workflow", "retry", "inner", "flow", "--db", url)
+    assert (again.code, "no node of it has failed that could run again" in again.err) == (1, True)
+    assert everbeat("task", "retry", "--status", "FAILED", "--yes", "--json", "--db", url).json["count"] == 0
+    assert take(store) == {}
+    shown = {flow: everbeat("workflow", "show", flow, "--json", "--db", url).json for flow in ("flow", "inner")}
+    assert {one["status"] for one in shown.values()} == {"COMPLETED"}
+    assert [node["status"] for node in shown["inner"]["nodes"]] == ["FAILED", "SKIPPED"]
+
+    begin(store, graph("other", a="", b="a"))
+    play(store, {"a": FAIL})
+    assert everbeat("task", "retry", "other:a", "--db", url).code == 0
+    everbeat("workflow", "cancel", "other", "--db", url)
+    cancelled = everbeat("task", "retry", "other:a", "--db", url)
+    assert (cancelled.code, "workflow other, of which it is a part, is CANCELLED" in cancelled.err) == (1, True)
 
 
 def test_a_workflow_that_is_not_there(everbeat: Command, store: Store, url: str) -> None:

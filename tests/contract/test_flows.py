@@ -403,6 +403,88 @@ def test_what_failed_in_a_nested_workflow_that_completed_all_the_same_is_not_run
     assert store.mend_workflows(all_of_them=True)[:2] == ([], [])
 
 
+def in_the_middle(**facts: object) -> list[NewWorkflow]:
+    """a and middle, then z; in middle there is inner, and x in it."""
+    outer = graph(a="", middle="", z="a middle", nodes={"middle": inside("middle")})
+    middle = graph("middle", inner="", nodes={"inner": inside("inner")}, **facts)  # type: ignore[arg-type]
+    return [
+        outer, replace(middle, parent_id="flow", parent_node=1),
+        replace(graph("inner", x=""), parent_id="middle", parent_node=0),
+    ]  # fmt: skip
+
+
+def assert_none_lives_again(store: Store, task_id: str, *flows: str) -> None:
+    """Neither by the task nor by the workflows, and nothing has changed."""
+    before = [(state(store, flow), states(store, flow)) for flow in ("flow", *flows)]
+
+    assert list(store.carry_out(Order.RETRY, TaskFilter(ids=[task_id]), actor="me")) == []
+    assert store.count_for(Order.RETRY, TaskFilter(ids=[task_id])) == 0
+    assert not any(change(store, WorkflowChange.RETRY, flow) for flow in flows)
+    assert [(state(store, flow), states(store, flow)) for flow in ("flow", *flows)] == before
+    assert take(store) == {}
+    assert store.mend_workflows(all_of_them=True)[:2] == ([], [])
+
+
+def test_a_task_of_a_nested_workflow_that_completed_all_the_same_is_not_run_again(store: Store) -> None:
+    begin(store, *nested(on_error=OnError.CONTINUE))
+    play(store, {"b": FAIL})
+    assert (state(store), state(store, "inner")) == (W.COMPLETED, W.COMPLETED)
+
+    assert_none_lives_again(store, "inner:b", "inner")
+    over = store.over_around("inner:b")
+    assert over is not None
+    assert (over.id, over.status) == ("inner", W.COMPLETED)
+
+
+def test_what_failed_deep_inside_one_that_completed_all_the_same_is_not_run_again(store: Store) -> None:
+    begin(store, *in_the_middle(on_error=OnError.CONTINUE))
+    play(store, {"x": FAIL, "z": FAIL})
+    assert [state(store, flow) for flow in ("flow", "middle", "inner")] == [W.FAILED, W.COMPLETED, W.FAILED]
+
+    assert_none_lives_again(store, "inner:x", "middle", "inner")
+    assert change(store, WorkflowChange.RETRY)
+    assert play(store) == ["z"]
+    assert [state(store, flow) for flow in ("flow", "middle", "inner")] == [W.COMPLETED, W.COMPLETED, W.FAILED]
+
+
+def test_what_failed_inside_before_the_workflow_around_it_was_cancelled_is_not_run_again(store: Store) -> None:
+    begin(store, *in_the_middle())
+    end(store, take(store)["x"], outcome=FAIL)
+    assert change(store, WorkflowChange.CANCEL)
+    assert [state(store, flow) for flow in ("flow", "middle", "inner")] == [W.CANCELLED, W.FAILED, W.FAILED]
+
+    assert_none_lives_again(store, "inner:x", "middle", "inner")
+    over = store.over_around("inner:x")
+    assert over is not None
+    assert (over.id, over.status) == ("flow", W.CANCELLED)
+
+
+def test_a_task_of_a_workflow_that_completed_all_the_same_and_is_in_no_other_is_run_again(store: Store) -> None:
+    begin(store, graph(a="", b="a", x="", on_error=OnError.CONTINUE))
+    play(store, {"a": FAIL})
+    assert state(store) is W.COMPLETED
+
+    assert store.over_around("flow:a") is None
+    assert carry_out(store, Order.RETRY, "flow:a") == ["flow:a"]
+    assert play(store) == ["a", "b"]
+    assert (state(store), set(states(store).values())) == (W.COMPLETED, {N.COMPLETED})
+
+
+def test_a_late_result_is_not_accepted_where_the_workflow_went_on_without_it(store: Store) -> None:
+    begin(store, *nested(on_error=OnError.CONTINUE))
+    end(store, take(store)["a"])
+    slow = take(store)["b"]
+    carry_out(store, Order.FAIL, "inner:b")
+    settle(store, slow, completed(), outcome=succeeded())
+    assert state(store, "inner") is W.COMPLETED
+
+    assert not store.accept("inner:b", actor="me")
+
+    assert states(store, "inner")["b"] is N.FAILED
+    assert [task.status for task in store.tasks(TaskFilter(ids=["inner:b"]))] == ["FAILED"]
+    assert play(store) == ["d"]
+
+
 @pytest.mark.parametrize("join", ["all", "any"])
 def test_a_nested_workflow_that_never_begins_ends_with_its_node_and_can_live_again(store: Store, join: str) -> None:
     """`first` fails, so `inner` is skipped, or can not be joined: nobody must wait for what is in it."""

@@ -13,6 +13,7 @@ from everbeat.cli.ends import FAILED
 from everbeat.cli.grammar import Group, Misused, Option
 from everbeat.cli.person import actor
 from everbeat.errors import TaskNotFound
+from everbeat.model.flow import WorkflowInfo, WorkflowStatus
 from everbeat.model.order import Order
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import TaskInfo
@@ -246,9 +247,19 @@ def _problem(store: Store, order: Order, task_id: str) -> str:
             f"task {task_id} runs under an exclusive key on {task.worker_id}, and would overlap with the next one. If "
             f"its worker is gone it is recovered when its lease has run out; --force does not wait"
         )
+    if order.change is Change.REVIVE and (over := store.over_around(task_id)):
+        return f"task {task_id} can not run again: {over_for_good(over)}"
     if order.change is Change.REVIVE:
         return f"task {task_id} can not run again now: another task with its unique key has not ended"
     return f"task {task_id} was changed by somebody else meanwhile; look at it and repeat"
+
+
+def over_for_good(workflow: WorkflowInfo) -> str:
+    """Why a task in it can not live again."""
+    if workflow.status is WorkflowStatus.CANCELLED:
+        return f"workflow {workflow.id}, of which it is a part, is CANCELLED"
+    said = f"workflow {workflow.id}, of which it is a part, is COMPLETED without it"
+    return f"{said}, and {workflow.parent_id} has gone on with its result"
 
 
 def _runs_of(store: Store, task_ids: Sequence[str]) -> dict[str, str]:

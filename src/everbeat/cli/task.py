@@ -272,5 +272,7 @@ def _why_not_accepted(store: Store, task_id: str) -> str:
         return str(TaskNotFound(task_id, where=store.location))
     if not any(late.has_result for late in store.late_outcomes(task_id)):
         return f"task {task_id} has no result that came too late (everbeat task show {task_id})"
+    if task.status in sources(Change.ACCEPT) and (over := store.over_around(task_id)):
+        return f"the late result of task {task_id} can not be accepted: {orders.over_for_good(over)}"
     fit = ", ".join(sources(Change.ACCEPT))
     return f"task {task_id} is {task.status}; a late result can be accepted for {fit} only"

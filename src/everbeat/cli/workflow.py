@@ -163,7 +163,7 @@ def _problem(store: Store, change: WorkflowChange, workflow_id: str) -> str:
     if info is None:
         return str(WorkflowNotFound(workflow_id, where=store.location))
     if info.status in workflow_sources(change):
-        return f"workflow {workflow_id} is {info.status} and no node of it has failed"
+        return f"workflow {workflow_id} is {info.status} and no node of it has failed that could run again"
     fitting = ", ".join(dict.fromkeys(workflow_sources(change)))
     return f"workflow {workflow_id} is {info.status}; only {fitting} can be {WORDS[change]}"
 

@@ -403,6 +403,10 @@ class Store(Site, Protocol):
     def workflow_results(self, workflow_id: str, *, outputs_only: bool) -> list[NodeResult]:
         """The ends of its nodes; or of those whose results are its own."""
 
+    def over_around(self, task_id: str) -> WorkflowInfo | None:
+        """A workflow around this task that is over for good, so that the task can not live again: it was cancelled, or
+        it has completed inside another one, which went on with its result."""
+
     def wait_workflow(self, workflow_id: str, timeout: float | None) -> WorkflowInfo | None:
         """Its end; None if it has not come in that time. Raises WorkflowNotFound."""
 
@@ -532,8 +536,8 @@ class Store(Site, Protocol):
         """Claim nothing of this queue until it is resumed; what runs goes on. False: it was so already."""
 
     def accept(self, task_id: str, *, actor: str) -> bool:
-        """Make a result that came too late the task's result (PROTOCOL 29). False: none is there, or the task runs or
-        has completed."""
+        """Make a result that came too late the task's result (PROTOCOL 29). False: none is there, the task runs or
+        has completed, or its workflow is over without it."""
 
     # -- looking ----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from everbeat.model.flow import NewWorkflow, NodeInfo, NodeResult, WorkflowChang
 from everbeat.model.task import Enqueued
 from everbeat.store.sql.waiting import Waiting
 from everbeat.store.transaction import RowRefused, Transaction
-from everbeat.store.verbs import flow_advance, flow_look, flow_mend, flow_orders, flow_start
+from everbeat.store.verbs import flow_advance, flow_look, flow_mend, flow_orders, flow_over, flow_start
 
 MENDED_AT_ONCE = 100
 
@@ -45,6 +45,10 @@ class Flowing(Waiting):
     def workflow_results(self, workflow_id: str, *, outputs_only: bool) -> list[NodeResult]:
         with self.database.read(steady=True) as tx:
             return flow_look.results(tx, workflow_id, outputs_only=outputs_only)
+
+    def over_around(self, task_id: str) -> WorkflowInfo | None:
+        with self.database.read() as tx:
+            return flow_over.around(tx, task_id)
 
     def mend_workflows(self, *, after: str = "", all_of_them: bool = False) -> tuple[list[str], list[str], str]:
         with self.database.read() as tx:

@@ -19,6 +19,7 @@ from everbeat.model.state import Change, TaskStatus, sources, target
 from everbeat.store.interface import TaskFilter
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import flow_ends, flow_reopen, stopping
+from everbeat.store.verbs.flow_over import MAY_LIVE_AGAIN, is_over
 from everbeat.store.verbs.looking import conditions
 from everbeat.store.verbs.records import Records, add_events, text
 from everbeat.store.verbs.turns import FOR_KEY, IN_LINE, hand_over, keys_of
@@ -42,9 +43,6 @@ KEY_IS_FREE = """
     (SELECT 1 FROM everbeat_tasks holder
       WHERE holder.unique_key IS NOT NULL AND holder.status IN ('PENDING', 'CLAIMED', 'RUNNING')
         AND holder.name = everbeat_tasks.name AND holder.unique_key = everbeat_tasks.unique_key))"""
-# A cancelled workflow stays cancelled.
-NOT_CANCELLED = """
-NOT EXISTS (SELECT 1 FROM everbeat_workflows w WHERE w.id = everbeat_tasks.workflow_id AND w.status = 'CANCELLED')"""
 # What a workflow that goes on may still need.
 NOT_NEEDED = """
 NOT EXISTS (SELECT 1 FROM everbeat_workflows w JOIN everbeat_workflows r ON r.id = w.root_id
@@ -195,13 +193,15 @@ def carry_out(
 
 def accept(tx: Transaction, task_id: str, *, actor: str) -> bool:
     """Make the newest result that came too late the task's result. False: there is none, or the task is owned or has a
-    result."""
+    result, or its workflow is over without it."""
     seqs = [seq for (seq,) in tx.all(SEQ, (task_id,))]
     roots = flow_ends.lock_of(tx, seqs)  # before any task
     task, late = tx.one(FIND, (task_id,)), tx.one(NEWEST_RESULT, (task_id,))
     if task is None or late is None or task[1] not in sources(Change.ACCEPT):
         return False
     (seq, status, attempt, fence), (late_fence, worker_id, result) = task, late
+    if status != TaskStatus.PENDING and any(is_over(tx, workflow_id) for workflow_id in roots):
+        return False
     tx.run(ACCEPT, (result, tx.now, worker_id, seq, fence, status))
     hand_over(tx, keys_of(tx, [seq]))
     records = Records(tx)
@@ -265,7 +265,7 @@ def _fit(order: Order, wanted: TaskFilter) -> tuple[str, list[Any]]:
     if order in (Order.REQUEUE, Order.FAIL) and not wanted.force:
         asked.append((NOT_EXCLUSIVE, []))
     if order.change is Change.REVIVE:
-        asked += [("args <> x''", []), (KEY_IS_FREE, []), (NOT_CANCELLED, [])]
+        asked += [("args <> x''", []), (KEY_IS_FREE, []), (MAY_LIVE_AGAIN, [])]
     if order in (Order.PURGE, Order.ERASE):
         asked.append((NOT_NEEDED, []))
     return " AND ".join(said for said, _ in asked), [value for _, values in asked for value in values]

@@ -12,6 +12,7 @@ from everbeat.store.interface import TaskFilter
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import commanding, flow_ends, flow_hold, flow_reopen
 from everbeat.store.verbs.flow_advance import advance
+from everbeat.store.verbs.flow_over import is_over
 from everbeat.store.verbs.flow_rows import FlowRow, chunks, find, save, tree
 from everbeat.store.verbs.records import add_events, text
 
@@ -118,7 +119,7 @@ def _retry(tx: Transaction, flow: FlowRow, actor: str) -> bool:
 
 def _failed(tx: Transaction, flow: FlowRow) -> Iterator[tuple[int, int | None]]:
     """Nodes that can run again, with their tasks. One whose nested workflow failed is reopened by what is in it."""
-    if flow.status is WorkflowStatus.CANCELLED or flow_reopen.has_told(flow):
+    if is_over(tx, flow.id):
         return
     for node, seq, status, kind in tx.all(FAILED, (flow.id,)):
         if kind == "workflow" or status == "COMPLETED":

@@ -11,6 +11,7 @@ from everbeat.store.transaction import RowRefused, Transaction
 from everbeat.store.verbs import flow_hold, flow_unbegun
 from everbeat.store.verbs.flow_advance import BY_ERROR, advance, look_at
 from everbeat.store.verbs.flow_ends import Roots
+from everbeat.store.verbs.flow_over import is_over
 from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, save
 
 NODES_OF = "SELECT workflow_id, node FROM everbeat_tasks WHERE seq IN ({marks}) AND workflow_id IS NOT NULL"
@@ -68,7 +69,7 @@ def reopen_tasks(tx: Transaction, roots: Roots, seqs: Sequence[int]) -> None:
 
 def reopen(tx: Transaction, workflow_id: str, nodes: Sequence[int]) -> None:
     flow = find(tx, workflow_id)
-    if flow is None or flow.status is WorkflowStatus.CANCELLED or has_told(flow):
+    if flow is None or is_over(tx, flow.id):
         return
     again, wave = set(nodes), list(nodes)
     while wave:
@@ -92,11 +93,6 @@ def reopen(tx: Transaction, workflow_id: str, nodes: Sequence[int]) -> None:
                         (flow.parent_id, flow.parent_node))  # fmt: skip
         if parent is not None and NodeStatus(parent[0]).is_terminal:
             reopen(tx, flow.parent_id, [flow.parent_node])
-
-
-def has_told(flow: FlowRow) -> bool:
-    """It has completed inside another one, whose nodes go on with its result: what failed in it stays as it is."""
-    return flow.parent_id is not None and flow.status is WorkflowStatus.COMPLETED
 
 
 def look_again(tx: Transaction, workflow_id: str, waiting: Sequence[int], ends: Sequence[NodeEnd] = ()) -> None:
