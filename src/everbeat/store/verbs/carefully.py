@@ -44,7 +44,7 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     places = Places(tx)
     found = owning.find(tx, wanted.worker_id, wanted.room, places) if wanted.room is not None else []
     claims = [claim for claim in found if _take(tx, claim, refused)]
-    flow_args.complete(tx, claims, flow_args.at_hand(wanted.endings, settlements))
+    flow_args.complete(tx, claims, wanted.endings, settlements)
     places.offer_in({ending.claim.queue for ending in wanted.endings})
     owning.leave_asleep(tx)
     owning.begin_leases(tx, wanted.worker_id, (*started, *claims))

@@ -24,22 +24,15 @@ Results = Mapping[tuple[str, int], bytes]
 """By workflow and node."""
 
 
-def at_hand(endings: Sequence[Ending], settlements: Sequence[Settlement]) -> Results:
-    """Results that were settled just now, of nodes."""
-    return {
-        (ending.claim.workflow_id, ending.claim.node): ending.verdict.result
-        for ending, settlement in zip(endings, settlements, strict=True)
-        if isinstance(settlement, Settled) and ending.verdict.change is Change.COMPLETE
-        if ending.claim.workflow_id is not None and ending.claim.node is not None and ending.verdict.result is not None
-    }
-
-
-def complete(tx: Transaction, claims: Sequence[Claim], results: Results) -> None:
-    """Those of plain tasks are complete, and cost nothing here."""
+def complete(
+    tx: Transaction, claims: Sequence[Claim], endings: Sequence[Ending], settlements: Sequence[Settlement]
+) -> None:
+    """Those of plain tasks are complete, and cost nothing here. `endings` were settled just now."""
     by_workflow: defaultdict[str, list[Claim]] = defaultdict(list)
     for claim in claims:
         if claim.refs is not None and claim.workflow_id is not None:
             by_workflow[claim.workflow_id].append(claim)
+    results = _at_hand(endings, settlements) if by_workflow else {}
     for workflow_id, mine in by_workflow.items():
         _complete(tx, workflow_id, [(claim, _loaded(claim.refs)) for claim in mine], results)
 
@@ -56,6 +49,15 @@ def _complete(
     known |= {named: _as_json(row) for named, row in referred_to(tx, VALUES, workflow_id, wanted - known.keys())}
     for claim, places in claims:
         claim.args = _put_together(claim.args, places, known)
+
+
+def _at_hand(endings: Sequence[Ending], settlements: Sequence[Settlement]) -> Results:
+    return {
+        (ending.claim.workflow_id, ending.claim.node): ending.verdict.result
+        for ending, settlement in zip(endings, settlements, strict=True)
+        if isinstance(settlement, Settled) and ending.verdict.change is Change.COMPLETE
+        if ending.claim.workflow_id is not None and ending.claim.node is not None and ending.verdict.result is not None
+    }
 
 
 def _put_together(args: bytes, places: Sequence[splice.Place] | None, known: dict[Named, bytes]) -> bytes:

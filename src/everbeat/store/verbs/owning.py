@@ -166,7 +166,7 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     hand_over(tx, keys | ripe_keys)
     places = Places(tx)
     claims = claim_into(tx, wanted.worker_id, wanted.room, places) if wanted.room is not None else []
-    flow_args.complete(tx, claims, flow_args.at_hand(wanted.endings, settlements))
+    flow_args.complete(tx, claims, wanted.endings, settlements)
     places.offer_in({ending.claim.queue for ending in wanted.endings})
     leave_asleep(tx)
     begin_leases(tx, wanted.worker_id, (*started, *claims))
