@@ -27,7 +27,7 @@ from everbeat.run.heartbeat import Heartbeat
 from everbeat.run.keeper import Keeper
 from everbeat.run.mandate import Mandate
 from everbeat.store.postgres import lease
-from everbeat.store.sqlite.connection import SQLiteTransaction
+from everbeat.store.sqlite.transaction import SQLiteTransaction
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import (
     classes,

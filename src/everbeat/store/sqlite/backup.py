@@ -33,7 +33,8 @@ from everbeat.store import schema
 from everbeat.store.interface import Backup, CopyRefused, Restored
 from everbeat.store.sqlite import migrate
 from everbeat.store.sqlite.blocker import users_of
-from everbeat.store.sqlite.connection import COPY_PAGES, SIDE_FILES, Progress, SQLiteDatabase, connect
+from everbeat.store.sqlite.connection import SIDE_FILES, SQLiteDatabase, connect
+from everbeat.store.sqlite.transaction import COPY_PAGES, Progress
 from everbeat.store.verbs.records import ADD_EVENT, event_row
 
 PATIENCE = 30.0

@@ -18,7 +18,8 @@ from everbeat.clock import Clock
 from everbeat.errors import StoreUnavailable, TaskConflict
 from everbeat.model.task import Enqueued, NewTask
 from everbeat.store.interface import Sent
-from everbeat.store.sqlite.connection import SQLiteDatabase, SQLiteTransaction
+from everbeat.store.sqlite.connection import SQLiteDatabase
+from everbeat.store.sqlite.transaction import SQLiteTransaction
 from everbeat.store.verbs import sending
 from everbeat.store.wrapped import driver_connection, kind_of
 
