@@ -41,6 +41,23 @@ def wreck_table(path: Path, name: str = "everbeat_tasks") -> None:
     _overwrite(path, *root_of(path, name))
 
 
+def wreck_schema(path: Path) -> None:
+    """Make the list of tables unreadable. The header before it says that all is well."""
+    settle(path)
+    _overwrite(path, 100, 400)
+
+
+def shuffle_table(path: Path, name: str = "everbeat_tasks") -> None:
+    """Swap two rows in the page of a small table. Each can be read, and no index is to blame."""
+    settle(path)
+    offset, _ = root_of(path, name)
+    content = bytearray(path.read_bytes())
+    assert content[offset] == 0x0D  # a leaf; behind its eight bytes are the places of its rows
+    first, second = slice(offset + 8, offset + 10), slice(offset + 10, offset + 12)
+    content[first], content[second] = content[second], content[first]
+    path.write_bytes(content)
+
+
 def truncate(path: Path) -> None:
     """Cut the second half off."""
     settle(path)

@@ -184,6 +184,8 @@ def stop_server(directory: Path) -> None:
         os.kill(int(pid), signal.SIGQUIT)
         give_up = time.monotonic() + BAD_START
         while Path(f"/proc/{pid}").exists() and time.monotonic() < give_up:
+            with suppress(ChildProcessError):  # it may have been started by another process of this run
+                os.waitpid(int(pid), os.WNOHANG)
             time.sleep(0.02)
         shutil.rmtree(place, ignore_errors=True)
     shutil.rmtree(directory, ignore_errors=True)
@@ -217,13 +219,18 @@ class EmptyDatabase:
                 self._shape = _shape(connection)
         return url
 
+    def another(self, kind: str, *, like: str | None = None) -> str:
+        """The URL of a new database in place of the last of its kind: empty, or as the one of this URL."""
+        name = f"everbeat_test_{os.getpid()}_{kind}"
+        template = "template0" if like is None else urlsplit(like).path.removeprefix("/")
+        with psycopg.connect(self.server, autocommit=True) as connection:
+            connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+            connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        return make_conninfo_url(self.server, name)
+
     def _url_of(self, kind: str) -> str:
         if kind not in self._made:
-            name = f"everbeat_test_{os.getpid()}_{kind}"
-            with psycopg.connect(self.server, autocommit=True) as connection:
-                connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
-                connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
-            self._made[kind] = make_conninfo_url(self.server, name)
+            self._made[kind] = self.another(kind)
         return self._made[kind]
 
 

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.cli.by_hand import Command, HandWorker, send, until
 
+from everbeat.cli import given
 from everbeat.store.interface import Store
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -193,6 +194,11 @@ def test_metrics_of_a_worker_have_the_facts_of_the_store_and_its_own(
 @pytest.mark.parametrize("address", ["here", "127.0.0.1:99999", "[::1:80", "127.0.0.1:-1"])
 def test_an_address_that_is_none_is_a_usage_error(everbeat: Command, shop: Path, address: str) -> None:
     assert everbeat("worker", "start", "shop:app", "--http", address).code == 2
+
+
+@pytest.mark.parametrize("words", ["8080", ":8080"])
+def test_a_port_alone_is_on_this_machine_only(words: str) -> None:
+    assert given.address(words) == ("127.0.0.1", 8080)
 
 
 def test_an_address_that_is_taken_is_said_and_nothing_is_started(started: Start, process: Command, shop: Path) -> None:

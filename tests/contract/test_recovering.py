@@ -238,6 +238,20 @@ def test_stale_tasks_are_those_of_silent_or_gone_owners(store: Store, clock: Vir
     assert store.stale_tasks(TaskStatus.CLAIMED, 300 * SECOND) == []
 
 
+def test_the_heartbeats_of_an_earlier_owner_are_not_those_of_a_task(store: Store, clock: VirtualClock) -> None:
+    enqueue(store, id="a", max_attempts=2)
+    earlier = claim_one(store, "w1")
+    requeue(store, earlier)
+    claim_one(store, "w2")
+    clock.advance(60)
+    store.beat("w1", [Held(task_id="a", fence=earlier.fence, role="runner", pid=5)])
+    clock.advance(300)
+
+    (found,) = store.stale_tasks(TaskStatus.RUNNING, 300 * SECOND)
+
+    assert (found.worker_id, found.last_heartbeat) == ("w2", found.started_at)
+
+
 # -- reports ----------------------------------------------------------------------------------------------------------
 
 NOW = datetime(2026, 11, 16, 12, 0, 0, tzinfo=UTC)

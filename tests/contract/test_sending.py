@@ -1,5 +1,8 @@
 """Enqueue: all or none, once per id, and the order in which tasks are claimed."""
 
+from copy import deepcopy
+from dataclasses import replace
+
 import pytest
 from tests.conftest import OpenStore
 from tests.words import (
@@ -23,7 +26,7 @@ from everbeat.errors import TaskNotFound
 from everbeat.model.order import Order
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Enqueued, NewTask
-from everbeat.store.interface import Flush, Store
+from everbeat.store.interface import Flush, Store, TaskFilter
 from everbeat.store.transaction import RowRefused
 
 
@@ -315,3 +318,19 @@ def test_a_task_for_a_time_beyond_all_calendars_spoils_no_list(store: Store) -> 
     store.enqueue([far])
 
     assert facts_of(store, "far", "run_at")[0].year == 9999
+
+
+def test_a_name_is_never_read_as_sql(store: Store) -> None:
+    odd = "o'clock\"; DROP TABLE everbeat_tasks; -- %s {} $1"
+    worker = f"w {odd}"
+    room = replace(a_room(queues=[odd]), sync_names=frozenset({odd}))
+    register(store, worker, queues=(odd,), task_names=(odd,))
+    enqueue(store, id=odd, name=odd, queue=odd, unique_key=odd, exclusive_key=odd)
+    enqueue(store, id="second", name=odd, queue=odd, exclusive_key=odd)
+
+    (first,) = store.flush(Flush(worker_id=worker, room=deepcopy(room))).claims
+    settle(store, first, completed())
+    (second,) = store.flush(Flush(worker_id=worker, room=deepcopy(room))).claims
+
+    assert (first.id, second.id) == (odd, "second")
+    assert [task.id for task in store.tasks(TaskFilter(names=(odd,), queues=(odd,)))] == ["second", odd]

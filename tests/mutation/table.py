@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tests.mutation.catalogue import MUTATIONS, Mutation
+from tests.mutation.catalogue import MUTATIONS
+from tests.mutation.weakening import Mutation
 
 PAGE = Path(__file__).parents[2] / "docs" / "guarantees.md"
 BEGIN, END = "<!-- mutations: written by python -m tests.mutation --table -->", "<!-- end of mutations -->"
@@ -17,8 +18,8 @@ def table() -> str:
 def _by(mutation: Mutation) -> str:
     if mutation.test is None:
         return f"schedule {mutation.seed}"
-    path = mutation.test.partition("::")[0]
-    return f"[{Path(path).name}](../{path})"
+    path, _, test = mutation.test.partition("::")
+    return f"[`{test}`](../{path})"
 
 
 def written() -> str:

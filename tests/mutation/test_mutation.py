@@ -13,11 +13,12 @@ ROOT = Path(__file__).parents[2]
 PARTS = 4
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_rule_that_is_taken_away_is_missed(part: int) -> None:
     names = list(MUTATIONS)[part::PARTS]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.mutation", "--jobs", "1", *names], cwd=ROOT, capture_output=True, text=True,
+        [sys.executable, "-m", "tests.mutation", "--jobs", "2", *names], cwd=ROOT, capture_output=True, text=True,
         env=os.environ | {"PYTHONHASHSEED": "0"}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -29,3 +30,7 @@ def test_the_guarantees_say_by_what_each_is_missed() -> None:
 
 def test_every_mutation_is_noticed_by_a_schedule_or_a_test() -> None:
     assert [name for name, one in MUTATIONS.items() if (one.seed is None) == (one.test is None)] == []
+
+
+def test_no_rule_of_the_protocol_is_left_out() -> None:
+    assert {int(one.rule) for one in MUTATIONS.values()} == set(range(1, 43))

@@ -367,6 +367,9 @@ def test_neighbours_in_an_async_process_run_alone_next_time_and_do_not_pay(stage
     assert stage.status(ended, once) == ["COMPLETED", "FAILED"]
     assert stage.task(once).error_code == "NEIGHBOUR_CRASHED"
     assert stage.task(first).crash_count == stage.task(second).crash_count == 0
+    with stage.store.database.read() as tx:
+        runs = tx.all("SELECT attempt, free_attempts FROM everbeat_tasks WHERE id IN (?, ?)", (first, second))
+    assert runs == [(1, 1), (1, 1)]
     worker.get_up()
     assert stage.status(first, second) == ["CLAIMED", "PENDING"]  # one process for tasks that run alone
 

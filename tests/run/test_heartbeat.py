@@ -173,7 +173,7 @@ def test_a_beat_brings_a_picture_of_the_worker_every_half_minute(stage: Stage) -
 @pytest.mark.proves("FR-051", "FR-052")
 def test_a_heartbeat_that_can_not_be_written_is_tried_again_and_ends_nobody(stage: Stage) -> None:
     worker = stage.worker(processes=1)
-    service = Service(worker.heartbeat, Reporter(), retry_seconds=0.1)
+    service = Service(worker.heartbeat, Reporter())
     worker.turn()
     worker.beat_line.is_down = True
     stage.clock.advance(5)
@@ -182,9 +182,21 @@ def test_a_heartbeat_that_can_not_be_written_is_tried_again_and_ends_nobody(stag
     worker.beat_line.is_down = False
     waits.append(service._turn())
 
-    assert waits[:3] == [0.1, 0.1, 0.1]
+    assert waits[:3] == [0.25, 0.25, 0.25]
     assert waits[3] == worker.config.runner_heartbeat_interval_ms / 1000
     assert silence(stage, worker) == 0
+
+
+def test_a_beat_that_failed_is_tried_again_within_a_quarter_of_the_smallest_threshold(stage: Stage) -> None:
+    smallest = {"running_stale_threshold_ms": 2_000, "claimed_stale_threshold_ms": 2_000,
+                "runner_heartbeat_interval_ms": 1_000, "claimer_heartbeat_interval_ms": 1_000}  # fmt: skip
+    worker = stage.worker(processes=1, **smallest)
+    worker.turn()
+    worker.beat_line.is_down = True
+
+    wait = Service(worker.heartbeat, Reporter())._turn()
+
+    assert wait <= worker.config.running_stale_threshold_ms / 1000 / 4
 
 
 @pytest.mark.proves("NFR-003")

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.damage import damage_index, wreck_index, wreck_table
+from tests.damage import damage_index, shuffle_table, wreck_index, wreck_schema, wreck_table
 from tests.words import a_task, enqueue
 
 from everbeat.errors import StoreDamaged, StoreUnavailable
@@ -85,6 +85,26 @@ def test_a_damaged_table_is_found_and_its_repair_changes_nothing(path: Path, ope
 
     assert (repaired.passed, repaired.repair_attempted, repaired.repair_succeeded) == (False, True, False)
     assert path.read_bytes() == before
+
+
+def test_a_repair_that_fails_is_undone(path: Path, opened: list[SQLiteStore]) -> None:
+    damage_index(path)
+    shuffle_table(path)
+    store = reopen(path, opened)
+
+    repaired = store.repair(store.check_integrity(budget=10))
+
+    assert (repaired.passed, repaired.repair_attempted, repaired.repair_succeeded) == (False, True, False)
+    assert any("out of order" in error for error in repaired.errors)
+    assert store.get("task-7") is None  # the index is as it was
+
+
+def test_a_check_that_fails_itself_counts_as_failed(path: Path) -> None:
+    wreck_schema(path)
+
+    result = integrity.check(path, budget=10)
+
+    assert (result.passed, result.errors) == (False, ["the check failed: database disk image is malformed"])
 
 
 def test_a_check_that_is_cut_is_named_incomplete_and_what_it_found_counts(path: Path) -> None:

@@ -229,6 +229,21 @@ def test_a_schema_of_its_own_is_a_store_of_its_own(store: PostgresStore, url: st
     other.close()
 
 
+def test_stores_in_one_database_share_no_locks_and_no_bells(store: PostgresStore, url: str) -> None:
+    other = PostgresStore(url, schema="jobs")
+    bell = other.bells.for_waiter("a")
+
+    with store.database.write() as ours, other.database.write() as theirs:
+        ours.lock("turn of a key")
+        was_free = theirs.try_lock("turn of a key")
+    store.bells.ring_waiters(["a"])
+    heard, _, _ = select.select([bell], [], [], 0.3)
+
+    assert (was_free, heard) == (True, [])
+    bell.close()
+    other.close()
+
+
 def test_bells_are_hung_up_and_taken_down_while_they_ring(open_store: Callable[[], PostgresStore]) -> None:
     """Each end rings a bell that is taken down at that very moment; an exception in the listening thread fails the
     test."""

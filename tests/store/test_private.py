@@ -57,14 +57,17 @@ def turnstile(path: Path) -> Path:
     return directory / "turnstile"
 
 
-def test_a_planted_link_is_not_followed(path: Path, tmp_path: Path, store: SQLiteStore) -> None:
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_planted_link_is_not_followed(path: Path, tmp_path: Path, store: SQLiteStore, exists: bool) -> None:
     precious = tmp_path / "precious"
+    if exists:
+        precious.touch(0o600)
     turnstile(path).symlink_to(precious)
 
     with pytest.raises(StoreUnavailable, match="turnstile"):
         enqueue(store)
 
-    assert not precious.exists()
+    assert precious.exists() is exists
 
 
 def test_a_planted_pipe_is_refused_and_stops_nobody(path: Path, store: SQLiteStore) -> None:

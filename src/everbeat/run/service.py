@@ -10,6 +10,10 @@ from typing import Protocol
 from everbeat.errors import StoreUnavailable
 from everbeat.report.log import Reporter
 
+RETRY_SECONDS = 0.25
+"""After a store that did not answer: a quarter of the smallest threshold that can be configured (PROTOCOL 18)."""
+FAILED_SECONDS = 1.0
+
 
 class Loop(Protocol):
     name: str
@@ -19,10 +23,9 @@ class Loop(Protocol):
 
 
 class Service:
-    def __init__(self, loop: Loop, reporter: Reporter, *, retry_seconds: float = 0.25) -> None:
+    def __init__(self, loop: Loop, reporter: Reporter) -> None:
         self.loop = loop
         self._reporter = reporter
-        self._retry_seconds = retry_seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"everbeat-{loop.name}", daemon=True)
 
@@ -44,7 +47,7 @@ class Service:
             return self.loop.tick()
         except StoreUnavailable as error:
             self._reporter.store_unavailable(self.loop.name, error)
-            return self._retry_seconds
+            return RETRY_SECONDS
         except Exception as error:  # noqa: BLE001 - recovery and heartbeats must outlive a bug in one turn
             self._reporter.loop_failed(self.loop.name, error)
-            return max(1.0, self._retry_seconds)
+            return FAILED_SECONDS
