@@ -17,6 +17,7 @@ from everbeat.model.retention import Kept
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim
 from everbeat.run import cases, deadline, lockfile, reaper, recovery, replay
+from everbeat.run.apart import Apart
 from everbeat.run.books import Books
 from everbeat.run.hearing import Hearing
 from everbeat.run.heartbeat import Heartbeat
@@ -38,6 +39,7 @@ from everbeat.store.verbs import (
     turns,
 )
 
+IN_APART = "tests/run/test_apart.py::"
 IN_TURNS = "tests/run/test_dispatcher.py::"
 IN_OWNING = "tests/contract/test_owning.py::"
 IN_LEASE = "tests/store_pg/test_lease.py::"
@@ -474,6 +476,18 @@ def advance_split_from_the_outcome() -> None:
 def inputs_counted_twice() -> None:
     """An input that ends counts as two."""
     reword(flow_advance, "FOLLOWING", "count(*)", "2 * count(*)")
+
+
+@mutation("35", test=IN_APART + "test_what_ends_in_a_locked_workflow_waits_and_all_else_is_settled_at_once")
+def plain_tasks_wait_for_a_locked_workflow() -> None:
+    """A flush that meets the lock of a workflow is not repeated without what ended in workflows."""
+    put(Books, "set_apart", lambda self, now: False)
+
+
+@mutation("35", seed=292)
+def outcomes_set_apart_never_tried() -> None:
+    """What ended in a workflow that was locked is not tried again."""
+    put(Apart, "due", lambda self, now: None)
 
 
 @mutation("39", test=IN_RECOVERING + "test_of_orphans_that_are_written_together_one_that_has_moved_is_left_alone")

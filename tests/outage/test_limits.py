@@ -6,10 +6,13 @@ from contextlib import closing
 
 import psycopg
 import pytest
-from tests.words import enqueue
+from tests.flow_words import begin, graph, states, take
+from tests.words import completed, enqueue, register
 
 from everbeat import StoreUnavailable
+from everbeat.store.interface import Ending, Flush
 from everbeat.store.postgres.store import PostgresStore
+from everbeat.store.transaction import Locked
 
 LIMITS = {
     "idle_in_transaction_session_timeout": "5s",
@@ -47,6 +50,28 @@ def test_a_lock_that_is_not_given_is_an_outage_that_names_who_to_look_for(store:
     assert not caught.value.maybe_stored
 
     assert enqueue(store)
+
+
+def test_a_flush_in_a_hurry_waits_for_a_lock_a_moment_only_and_changes_nothing(
+    store: PostgresStore, store_url: str
+) -> None:
+    register(store, "w1")
+    begin(store, graph(a=""))
+    node = take(store)["a"]
+    with store.database.write(hurries=True) as tx:
+        assert tx.one("SHOW lock_timeout") == ("50ms",)
+    wanted = Flush(worker_id="w1", endings=[Ending(claim=node, verdict=completed())], hurries=True)
+
+    with psycopg.connect(store_url) as stranger:
+        stranger.execute("SELECT 1 FROM everbeat_workflows FOR UPDATE")
+        with pytest.raises(Locked, match="lock timeout"):
+            store.flush(wanted)
+    assert states(store) == {"a": "RUNNING"}
+
+    store.flush(wanted)
+    assert states(store) == {"a": "COMPLETED"}
+    with store.database.session() as connection:
+        assert connection.execute("SHOW lock_timeout").fetchone() == ("2s",)
 
 
 def test_a_transaction_that_is_left_open_is_ended_by_the_server_and_has_changed_nothing(store: PostgresStore) -> None:

@@ -16,7 +16,7 @@ from tests.crash.conftest import MakeYard
 from tests.crash.yard import FAST, Worker, Yard, is_alive
 from tests.postgres import Cluster
 
-from everbeat import TaskStatus
+from everbeat import TaskStatus, Workflow
 from everbeat.run.spool import read
 from everbeat.testing import shift_clock
 
@@ -238,6 +238,42 @@ def test_tables_that_somebody_has_locked_hold_up_the_work_and_nobody_dies_of_it(
     yard.until_ended(ids)
 
     assert_that_nobody_noticed(yard, ids, known)
+
+
+@pytest.mark.parametrize("held", ["everbeat_workflows", "everbeat_workflow_tasks"])
+def test_a_workflow_that_somebody_has_locked_holds_up_its_own_tasks_and_no_others(
+    make_yard: MakeYard, cluster: Cluster, held: str
+) -> None:
+    """A person who left a transaction open in psql, for longer than our limit for locks and than the threshold."""
+    yard = make_yard(**FAST)
+    worker = yard.worker()
+    known = {worker: worker.id}
+    free, locked = (one_node(yard, name).start(yard.app) for name in ("free", "locked"))
+    nodes = [str(node.task_id) for run in (free, locked) for node in run.nodes()]
+    plain = [yard.send("a_gated", "go")]
+    for task_id in (*nodes, *plain):
+        yard.until_started(task_id)
+
+    with psycopg.connect(cluster.url(database_of(yard))) as stranger:
+        key = "id" if held == "everbeat_workflows" else "workflow_id"
+        stranger.execute(f"SELECT 1 FROM {held} WHERE {key} = %s FOR UPDATE".encode(), [locked.id])
+        yard.open("go")
+        yard.until_ended([nodes[0], *plain])
+        plain += [yard.send("quick") for _ in range(5)]
+        yard.until_ended(plain)
+        ended_at = max(line.at_ns for line in yard.ledger())
+        yard.until(lambda: yard.has_passed(ended_at, LONGER_THAN_EVERY_THRESHOLD), "the threshold is over")
+        assert yard.status(nodes[1]) is TaskStatus.RUNNING
+    yard.until_ended(nodes)
+
+    assert [run.status() for run in (free, locked)] == ["COMPLETED", "COMPLETED"]
+    assert_that_nobody_noticed(yard, [*nodes, *plain], known)
+
+
+def one_node(yard: Yard, name: str) -> Workflow:
+    flow = Workflow(name)
+    flow.add(yard.app.tasks["a_gated"], "go")
+    return flow
 
 
 @pytest.mark.parametrize("minutes", [-2, 2])

@@ -2,7 +2,7 @@
 
 Nothing happens by itself. A test moves the clock, turns the dispatchers, and says what each process does: it becomes
 ready, takes the next task, begins it, ends it, dies. The one fault is a store whose commits fail, before or after they
-were made. What a schedule did once it does every time, which is what a simulation of many of them needs.
+were made, or because of a lock. What a schedule did once it does every time, which is what a simulation needs.
 """
 
 import os
@@ -18,6 +18,7 @@ from tests.words import BOOT_ID, VirtualClock, a_worker
 from everbeat.config import RecoveryConfig
 from everbeat.decide.lease import Lease
 from everbeat.errors import StoreUnavailable
+from everbeat.model.flow import NODE_ENDS, NodeInfo
 from everbeat.model.task import Claim, Outcome, TaskError, TaskInfo
 from everbeat.model.worker import Host
 from everbeat.report.log import Reporter
@@ -36,9 +37,11 @@ from everbeat.run.spool import Spool
 from everbeat.run.wire import ChildKind, InterruptKind, Told
 from everbeat.store.sqlite.connection import SQLiteDatabase
 from everbeat.store.sqlite.store import SQLiteStore
+from everbeat.store.transaction import Locked
 
 SYNC_NAMES = frozenset({"add", "sub"})
 ASYNC_NAMES = frozenset({"later"})
+NODES = "SELECT node, status FROM everbeat_workflow_tasks WHERE workflow_id = ?"
 NO_SUCH_PID = 1 << 24
 """Above every pid that a kernel gives out: simulated workers are nobody that is running."""
 
@@ -48,10 +51,13 @@ class Line:
 
     def __init__(self, database: SQLiteDatabase) -> None:
         self.is_down = False
+        self.is_locked = False
+        """Somebody has locked all there is."""
         self.commits = 0
         self.meanwhile: Callable[[], None] = lambda: None
         """Done while a commit is on its way."""
         self._fault = ""
+        self._locked: dict[str, list[tuple[Any, ...]]] = {}
         self._commit = database._commit
         database._commit = self._carry  # type: ignore[method-assign]
 
@@ -62,11 +68,27 @@ class Line:
         """The next write is made, and whoever asked for it is told that nobody knows."""
         self._fault = "after"
 
+    def lock(self, workflow_id: str, nodes: list[NodeInfo]) -> None:
+        """Somebody holds the rows of its nodes, which are these: whoever changes them meets the lock."""
+        self._locked[workflow_id] = [(node.node, node.status) for node in nodes]
+
+    def unlock(self, workflow_id: str) -> None:
+        del self._locked[workflow_id]
+
+    def _meet_locks(self, writer: sqlite3.Connection) -> None:
+        for workflow_id, known in self._locked.items():
+            nodes = writer.execute(NODES, (workflow_id,)).fetchall()
+            if [node for node in nodes if node not in known and node[1] in NODE_ENDS]:
+                raise Locked(f"somebody has locked {workflow_id}")
+        if self.is_locked:
+            raise Locked("somebody has locked it")
+
     def _carry(self, writer: sqlite3.Connection) -> None:
         fault, self._fault = self._fault, ""
         self.meanwhile()
         if self.is_down or fault == "before":
             raise StoreUnavailable("the line is down")
+        self._meet_locks(writer)
         self._commit(writer)
         self.commits += 1
         if fault == "after":

@@ -5,6 +5,8 @@
 * crash         the worker dies before the transaction; crash_after: once it is committed
 * stall         this one call takes long, everybody else goes on; stall_after: its answer does
 * stop          the whole worker stands still, its processes go on; stop_after: with the answer on its way
+
+A workflow that somebody has locked is a fault for everybody who changes it.
 """
 
 import sys
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everbeat.errors import StoreUnavailable
-from everbeat.store.transaction import Database
+from everbeat.store.transaction import Database, Locked, Transaction
 
 
 class Killed(BaseException):
@@ -49,13 +51,14 @@ class Line:
 
     def __init__(
         self, database: Database, *, loop: Callable[[], str], is_down: Callable[[bool], bool],
-        strike: Callable[[Fault], None], commit: Callable[[], None],
+        strike: Callable[[Fault], None], commit: Callable[[], None], meets_lock: Callable[[Transaction], bool],
     ) -> None:  # fmt: skip
         self.faults: list[Fault] = []
         self._commit = commit
         self._loop = loop
         self._is_down = is_down
         self._strike = strike
+        self._meets_lock = meets_lock
         self._depth = 0
         """In how many of its own transactions it is: none is interrupted by what others do."""
         self._write, self._read = database.write, database.read
@@ -63,10 +66,12 @@ class Line:
         database.read = self.read  # type: ignore[method-assign]
 
     @contextmanager
-    def write(self, point: str | None = None, *, wipe: bool = False) -> Iterator[Any]:
+    def write(self, point: str | None = None, *, wipe: bool = False, hurries: bool = False) -> Iterator[Any]:
         self._meet(is_after=False, writes=True)
-        with self._inside(), self._write(point, wipe=wipe) as tx:
+        with self._inside(), self._write(point, wipe=wipe, hurries=hurries) as tx:
             yield tx
+            if self._meets_lock(tx):
+                raise Locked("somebody has locked it")
         self.commits += 1
         self._commit()
         self._meet(is_after=True, writes=True)

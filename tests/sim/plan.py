@@ -69,7 +69,7 @@ FLOWS = Theme(
     keys=(None,) * 9 + ("red",),
     where=("flush",) * 6 + ("dispatcher", "recover", "recover", "reaper", "startup", "start_workflow", "sender"),
     others=("kill_child", "kill_worker", "kill_worker", "stop_worker", "outage", "drain", "cancel", "pause", "pause",
-            "cancel_flow"),
+            "cancel_flow", "lock_flow", "lock_flow"),
 )  # fmt: skip
 UNPROVEN = Theme(
     lasts=12.0,
@@ -212,7 +212,7 @@ def _other(random: Random, tasks: list[TaskSpec], flows: list[FlowSpec], theme: 
             facts = (random.choice((-20.0, -6.0, -1.0, 1.0, 6.0, 20.0)),)
         case "drain":
             facts = (place, random.choice((0.0, 0.5, 3.0)))
-        case "pause" | "cancel_flow":
+        case "pause" | "cancel_flow" | "lock_flow":
             facts = (random.choice(flows).id if flows else "", random.choice((0.5, 2.0, 6.0)))
         case _:
             facts = (task,)

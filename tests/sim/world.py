@@ -24,7 +24,11 @@ from everbeat.errors import StoreUnavailable
 from everbeat.model.flow import WorkflowChange
 from everbeat.model.order import Order
 from everbeat.store.interface import Store, TaskFilter
+from everbeat.store.transaction import Row, Transaction
 
+NODES = """
+SELECT workflow_id, node, status FROM everbeat_workflow_tasks
+ WHERE workflow_id IN (SELECT id FROM everbeat_workflows WHERE root_id = ?) ORDER BY workflow_id, node"""
 QUIET_SECONDS = 90.0
 DEEPEST = 5
 AGAIN_US = 20_000
@@ -94,6 +98,8 @@ class World:
         self._down_until = 0
         self._blocked_until = 0
         """Until then it can be read, but not written."""
+        self._locked: dict[str, tuple[int, list[Row]]] = {}
+        """Workflows that somebody has locked: until when, and their nodes, which nobody changes meanwhile."""
         self._is_calm = False
         self._logged = 0
         self._has_keys = any(task.exclusive_key for task in self._tasks.values())
@@ -134,6 +140,7 @@ class World:
         """No more faults. Whoever stands still goes on in a moment, and every place has a worker."""
         self._is_calm = True
         self._down_until = self._blocked_until = 0
+        self._locked.clear()
         self.say("", "--- no more faults ---")
         for worker in self.workers:
             worker.line.faults.clear()
@@ -216,11 +223,22 @@ class World:
         line = Line(
             database, loop=lambda: self._who[-1][1] if self._who else "",
             is_down=self._is_down, strike=partial(self._strike, who), commit=self._count_commit,
+            meets_lock=self._meets_lock,
         )  # fmt: skip
         return store, line
 
     def _is_down(self, writes: bool) -> bool:
         return self.clock.mono_us() < max(self._down_until, self._blocked_until if writes else 0)
+
+    def _meets_lock(self, tx: Transaction) -> bool:
+        now = self.clock.mono_us()
+        return any(now < until and tx.all(NODES, (root,)) != nodes for root, (until, nodes) in self._locked.items())
+
+    def _lock_flow(self, root: str, seconds: float) -> None:
+        """A workflow that is not there can not be locked."""
+        nodes = [tuple(row) for row in self.ask(NODES, (root,))]
+        if nodes:
+            self._locked[root] = self.clock.mono_us() + round(seconds * SECOND), nodes
 
     def _count_commit(self) -> None:
         self._commits += 1
@@ -314,6 +332,8 @@ class World:
                 self.after(seconds, partial(self._change_flow, WorkflowChange.RESUME, flow_id))
             case "cancel_flow", (flow_id, _):
                 self._change_flow(WorkflowChange.CANCEL, flow_id)
+            case "lock_flow", (flow_id, seconds):
+                self._lock_flow(flow_id, seconds)
             case "fault", (place, *facts):
                 self._arm(place % self.plan.places, Fault(*facts))
             case "kill_child", (place, number):

@@ -42,6 +42,8 @@ class Room:
     async_free: int = 0
     own_free: int = 0
     """Processes that may still be started for one task each."""
+    shunned: frozenset[str] = frozenset()
+    """Workflows whose tasks are not wanted: what they come to could not be stored now."""
 
     @property
     def is_empty(self) -> bool:

@@ -32,6 +32,7 @@ LEVELS = {
     event.TASK_QUARANTINED: logging.ERROR,
     event.TASK_FAILED: logging.WARNING,
     event.WORKFLOW_FAILED: logging.WARNING,
+    event.WORKFLOW_LOCKED: logging.WARNING,
     event.WORKFLOW_TORN: logging.ERROR,
     event.WORKFLOW_MENDED: logging.WARNING,
     event.WORKFLOW_STUCK: logging.ERROR,

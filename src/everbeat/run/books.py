@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from everbeat.decide.room import Room
+from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.recovery import Verdict
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Outcome
+from everbeat.run.apart import Apart
 from everbeat.run.journal import Journal
 from everbeat.run.refusals import Entered, Refusals
 from everbeat.run.slot import Ownership, Slot
@@ -34,6 +36,7 @@ class Books:
         self._leased: Holdings = {}
         """What is held and has an exclusive key."""
         self._endings: list[Entered] = []
+        self.apart = Apart()
         self._events: list[Event] = []
         self._reports: dict[tuple[int, int, bool], Report] = {}
         self._refusals = Refusals(worker_id)
@@ -72,7 +75,7 @@ class Books:
     @property
     def are_clear(self) -> bool:
         """Nothing is held, in doubt or to be settled."""
-        return not (self.holdings or self._endings or self.are_in_doubt)
+        return not (self.holdings or self._endings or self.apart or self.are_in_doubt)
 
     # -- what is to be told -----------------------------------------------------------------------------------------
 
@@ -81,7 +84,11 @@ class Books:
         entry: int | None = None,
     ) -> None:  # fmt: skip
         """An ownership ends."""
-        self._endings.append((Ending(claim=claim, verdict=verdict, outcome=outcome, pid=pid), entry))
+        self._enter((Ending(claim=claim, verdict=verdict, outcome=outcome, pid=pid), entry))
+
+    def _enter(self, entered: Entered) -> None:
+        if not self.apart.admits(entered):
+            self._endings.append(entered)
 
     def tell(self, name: str, facts: dict[str, Any], *, task_id: str | None = None) -> None:
         self._events.append(Event(name=name, task_id=task_id, worker_id=self.worker_id, facts=facts))
@@ -101,11 +108,12 @@ class Books:
 
     @property
     def endings(self) -> list[Ending]:
-        """Not settled yet."""
-        return [ending for ending, _ in self._endings]
+        """Not settled yet, those that are set apart among them."""
+        return [*(ending for ending, _ in self._endings), *self.apart.endings]
 
     @property
     def has_endings(self) -> bool:
+        """For the next flush."""
         return bool(self._endings)
 
     @property
@@ -115,15 +123,38 @@ class Books:
     # -- the flush --------------------------------------------------------------------------------------------------
 
     def page(self, starts: Sequence[Claim], room: Room) -> Flush:
-        """All of it, to be written at once."""
+        """All of it, to be written at once; but for what is set apart. Where there is such, other locks are likely."""
+        endings = [ending for ending, _ in self._endings]
+        hurries = bool(self.apart) and any(ending.claim.workflow_id for ending in endings)
         return Flush(
-            worker_id=self.worker_id, endings=self.endings, starts=starts, room=room, events=self._events,
-            reports=list(self._reports.values()), seen_beat=self.seen_beat,
+            worker_id=self.worker_id, endings=endings, starts=starts, room=room, events=self._events,
+            reports=list(self._reports.values()), seen_beat=self.seen_beat, hurries=hurries,
         )  # fmt: skip
 
     def turn_page(self, flushed: Flushed) -> None:
         """It was committed: let go of what it settled. What the store has refused comes again, or is stuck."""
         endings, self._endings, self._events, self._reports = self._endings, [], [], {}
+        self._let_go(endings, flushed)
+
+    def set_apart(self, now: int) -> bool:
+        """A lock was in the way of a page: that of a workflow, if there is one on it, and then it is no longer."""
+        before, self._endings = self._endings, self.apart.take(self._endings, now)
+        return len(self._endings) < len(before)
+
+    def page_apart(self, workflow_id: str) -> Flush:
+        return Flush(
+            worker_id=self.worker_id, endings=self.apart.of(workflow_id), seen_beat=self.seen_beat, hurries=True
+        )
+
+    def turn_page_apart(self, workflow_id: str, flushed: Flushed) -> None:
+        self._let_go(self.apart.let_go(workflow_id), flushed)
+
+    def postpone(self, workflow_id: str, now: int, reason: str) -> None:
+        """It is still locked. Said once."""
+        if self.apart.postpone(workflow_id, now):
+            self.tell(event.WORKFLOW_LOCKED, {"workflow": workflow_id, "reason": reason})
+
+    def _let_go(self, endings: list[Entered], flushed: Flushed) -> None:
         if flushed.refused:
             endings = self._set_aside(endings, flushed)
         for ending, entry in endings:
@@ -137,7 +168,8 @@ class Books:
         """What the store has refused; the rest is returned."""
         self._events += self._refusals.news(flushed)
         found = self._refusals.sort(endings, flushed)
-        self._endings += found.again
+        for entered in found.again:
+            self._enter(entered)
         for ending, _ in found.stuck:
             key = ending.claim.seq, ending.claim.fence
             self._stuck[key] = self.holdings.pop(key)

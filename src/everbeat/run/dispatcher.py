@@ -9,7 +9,7 @@ Here is the order of a turn; what each step does is in a module of its own:
 * `drain`       the end of the worker's work
 * `flushing`    one self-clocking transaction per turn, no timers: whatever ended while the last one was being committed
                 is settled by the next, together with new starts and claims
-* `books`       what is held, and what the store is still to be told
+* `books`       what is held, and what the store is still to be told; `apart`, what somebody's lock holds up
 * `pacing`      when the store is asked, and asked again
 * `mandate`     what the worker may still do
 
@@ -114,6 +114,8 @@ class Dispatcher:
             yield self.pacing.due_at
         if (self.flushing.has_news or self.pacing.retries) and not self.mandate.is_displaced:
             yield self.pacing.retry_at
+        if self.books.apart.due_at is not None and not self.mandate.is_displaced:
+            yield max(self.books.apart.due_at, self.pacing.retry_at)
         yield from self._stopping.alarms()
         yield from self.floor.alarms()
         yield from self.processes.alarms()

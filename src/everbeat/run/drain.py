@@ -100,7 +100,7 @@ class Drain:
 
     @property
     def is_dismissed(self) -> bool:
-        is_told = self._mandate.is_displaced or not self._books.has_endings
+        is_told = self._mandate.is_displaced or not self._books.endings
         return is_told and all(slot.state is SlotState.EMPTY for slot in self._slots.values())
 
     def alarms(self) -> Iterator[int]:

@@ -46,7 +46,9 @@ class Floor:
         """What could be taken now."""
         if not self._mandate.starts_tasks:
             return Room(frozenset(), frozenset(), None)
-        return self.slots.room(self._pace.depths, now)
+        room = self.slots.room(self._pace.depths, now)
+        room.shunned = self._books.apart.workflows
+        return room
 
     def has_begun(self, flight: Flight) -> bool:
         return self._journal.begun_ns(flight.entry, flight.claim.seq, flight.claim.fence) is not None

@@ -40,8 +40,8 @@ class Keeper:
         self._endings: Sequence[Ending] = ()
         self._held: Mapping[Ownership, tuple[Claim, Slot]] = {}
         self._early: list[News] = []
-        self._is_away = False
-        """The last flush failed."""
+        self.is_away = False
+        """The last flush failed: what is to be settled is written down before the next is sent."""
 
     # The dispatcher's side.
 
@@ -60,8 +60,8 @@ class Keeper:
     def begin(self, endings: Sequence[Ending], held: Mapping[Ownership, tuple[Claim, Slot]], now: int) -> None:
         """A flush is sent."""
         self._endings, self._held = endings, held
-        if self._is_away:
-            self._keep_endings()
+        if self.is_away:
+            self.write_down(endings)
         self._sent_at = now
         self._turn.release()
 
@@ -69,15 +69,20 @@ class Keeper:
         """It was answered, or given up."""
         self._turn.acquire()
         self._sent_at = None
-        self._is_away = not is_stored
+        self.is_away &= not is_stored
         if is_stored and self.spool.is_used:
             self.spool.settle({(ending.claim.seq, ending.claim.fence) for ending in self._endings})
 
     def keep(self, endings: Sequence[Ending]) -> None:
         """These will not be stored by this process any more."""
-        self._endings = endings
-        self._keep_endings()
+        self.write_down(endings)
         self.spool.sync(self._clock.mono_us(), at_once=True)
+
+    def write_down(self, endings: Iterable[Ending]) -> None:
+        """These may take a while. Done once for each, however often it is said."""
+        for ending in endings:
+            if ending.outcome is not None:
+                self._keep(ending.claim, ending.outcome, ending.pid)
 
     # The loop.
 
@@ -93,16 +98,11 @@ class Keeper:
         return LOOK_SECONDS if self._held else IDLE_SECONDS
 
     def _hear(self) -> None:
-        self._keep_endings()
+        self.write_down(self._endings)
         for news in self._crew.collect():
             self._early.append(news)
             if isinstance(news, Finished | Died):
                 self._keep_told(news.outcomes)
-
-    def _keep_endings(self) -> None:
-        for ending in self._endings:
-            if ending.outcome is not None:
-                self._keep(ending.claim, ending.outcome, ending.pid)
 
     def _keep_told(self, outcomes: Iterable[Told]) -> None:
         for _, seq, fence, outcome in outcomes:

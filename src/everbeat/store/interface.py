@@ -59,6 +59,8 @@ class Flush:
     """The last beat of this worker that was acknowledged: a store that knows less is not written to (PROTOCOL 8)."""
     row_by_row: bool = False
     """After `RowRefused`: whatever can not be written is left out, the rest is done (PROTOCOL 7)."""
+    hurries: bool = False
+    """It does not wait long for what somebody else has locked: `Locked`, and nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

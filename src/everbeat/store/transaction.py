@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from everbeat.errors import StoreUnavailable
 from everbeat.model.event import Event
 
 Row = tuple[Any, ...]
@@ -31,9 +32,12 @@ class Database(Protocol):
     def empty_log(self) -> None:
         """Nothing that was deleted or blanked is left in what the database keeps beside its tables."""
 
-    def write(self, point: str | None = None, *, wipe: bool = False) -> AbstractContextManager["Transaction"]:
+    def write(
+        self, point: str | None = None, *, wipe: bool = False, hurries: bool = False
+    ) -> AbstractContextManager["Transaction"]:
         """Committed at the end of the block, rolled back if it raises. `point` names crash points. `wipe`: what it
-        deletes or blanks is overwritten, where the database can do that."""
+        deletes or blanks is overwritten, where the database can do that. `hurries`: where others may have locked a row,
+        it does not wait long for it."""
 
     def read(self, *, steady: bool = False) -> AbstractContextManager["Transaction"]:
         """`steady`: all of it sees one moment."""
@@ -41,6 +45,10 @@ class Database(Protocol):
 
 class RowRefused(Exception):
     """The database refuses what was to be written, and would refuse it again."""
+
+
+class Locked(StoreUnavailable):
+    """Somebody else has locked what was to be written, and for longer than we wait. Nothing was changed."""
 
 
 NOT_ALL = "rows that were to be changed are not what they should be"

@@ -31,7 +31,7 @@ from everbeat.store.postgres.arrays import teach
 from everbeat.store.postgres.limited import LimitedConnection
 from everbeat.store.postgres.transaction import Connection, Memory, PostgresTransaction
 from everbeat.store.postgres.trouble import DEFINITE, MISSING, REFUSED, may_pass, told
-from everbeat.store.transaction import Question, Row
+from everbeat.store.transaction import Locked, Question, Row
 
 MOST_CONNECTIONS = 8
 CONNECT_SECONDS = 5
@@ -48,6 +48,7 @@ LIMITS = {
     # And no look at the values could make a better plan: planning anew for each of them takes longer than most run.
     "plan_cache_mode": "force_generic_plan",
 }
+HURRIED = {"lock_timeout": "50ms"}
 KEEPALIVE = {"tcp_keepalives_idle": "2", "tcp_keepalives_interval": "1", "tcp_keepalives_count": "3",
              "tcp_user_timeout": "5000"}  # fmt: skip
 WHO = "SELECT pg_backend_pid(), has_function_privilege('pg_control_system()', 'execute')"
@@ -87,11 +88,12 @@ class PostgresDatabase:
     # -- transactions -----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def write(self, point: str | None = None, *, wipe: bool = False) -> Iterator[PostgresTransaction]:
+    def write(
+        self, point: str | None = None, *, wipe: bool = False, hurries: bool = False
+    ) -> Iterator[PostgresTransaction]:
         with self.session() as connection:
-            tx = PostgresTransaction(
-                connection, self.scope, begin=_begin(connection), clock=self._clock, memory=self._memory
-            )
+            begin = _begin(connection, HURRIED if hurries else {})
+            tx = PostgresTransaction(connection, self.scope, begin=begin, clock=self._clock, memory=self._memory)
             yield tx
             if point:
                 crash_point(f"{point}.before_commit")
@@ -261,14 +263,13 @@ class PostgresDatabase:
 
     def unavailable(self, error: psycopg.Error) -> StoreUnavailable:
         said = f"{self.location}: {told(error)}. Nothing was changed."
-        return StoreUnavailable(said, may_pass=may_pass(error))
+        kind = Locked if isinstance(error, psycopg.errors.LockNotAvailable) else StoreUnavailable
+        return kind(said, may_pass=may_pass(error))
 
 
-def _begin(connection: Connection) -> str:
-    pooled = _POOLED.get(connection)
-    if pooled is None:
-        return "BEGIN"
-    return "BEGIN; " + "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in pooled.items())
+def _begin(connection: Connection, more: Mapping[str, str]) -> str:
+    settings = {**_POOLED.get(connection, {}), **more}
+    return "; ".join(["BEGIN", *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items())])
 
 
 def _settings(settings: Mapping[str, str], *, is_local: bool) -> tuple[str, list[str]]:

@@ -47,7 +47,7 @@ class Working(Base):
 
     def flush(self, flush: Flush) -> Flushed:
         try:
-            with self.database.write("flush") as tx:
+            with self.database.write("flush", hurries=flush.hurries) as tx:
                 flushed = carefully.flush(tx, flush) if flush.row_by_row else owning.flush(tx, flush)
         except self.database.refused as error:
             raise RowRefused(f"{type(error).__name__}: {error}") from error

@@ -90,9 +90,12 @@ class SQLiteDatabase:
     # -- transactions -----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def write(self, point: str | None = None, *, wipe: bool = False) -> Iterator[SQLiteTransaction]:
+    def write(
+        self, point: str | None = None, *, wipe: bool = False, hurries: bool = False
+    ) -> Iterator[SQLiteTransaction]:
         """A transaction: committed at the end of the block, rolled back if it raises. `point` names crash points.
         `wipe`: what it deletes or blanks is overwritten in the file, now and by every later write of this connection.
+        `hurries` has no meaning: there is one lock, and nobody gets past it.
         """
         told: list[Event] = []
         with self._writing:

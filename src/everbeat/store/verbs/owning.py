@@ -517,6 +517,8 @@ def admitted(tx: Transaction, room: Room, places: Places, flawed: list[Row]) -> 
 def _offer(room: Room, row: Row, now: int) -> tuple[Answer, int]:
     if row[14] is not None and row[14] <= now:  # past its time: not started, though nobody has ended it yet
         return Answer.PASS, OWN_PROCESS
+    if row[16] in room.shunned:
+        return Answer.PASS, OWN_PROCESS
     policy = TaskPolicy.load(row[12])
     must_be_solo = bool(row[11]) or row[15] is not None  # killed for its lease, it must take nobody with it
     return room.offer(row[3], solo=must_be_solo, alone=policy.timeout is not None, isolated=policy.isolated)
