@@ -31,7 +31,6 @@ from everbeat.model.order import Order
 from everbeat.model.recovery import Verdict
 from everbeat.model.state import Change
 from everbeat.store.interface import Ending, Flush, Store, TaskFilter
-from everbeat.store.sqlite.store import SQLiteStore
 
 N, W = NodeStatus, WorkflowStatus
 
@@ -728,7 +727,7 @@ def test_what_a_live_workflow_needs_is_neither_purged_nor_erased(store: Store) -
 def test_two_workers_that_finish_the_last_two_inputs_at_the_same_moment_make_one_join(open_store: OpenStore) -> None:
     stores = {"w1": open_store(), "w2": open_store()}
     register(stores["w2"], "w2")
-    rounds = 2_000 if isinstance(stores["w1"], SQLiteStore) else 1_000
+    rounds = 3_000
     pairs = {f"{side}{number}": "" for side in "ab" for number in range(rounds)}
     joins = {f"j{number}": f"a{number} b{number}" for number in range(rounds)}
     begin(stores["w1"], graph(**pairs, **joins))
