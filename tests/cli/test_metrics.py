@@ -116,6 +116,15 @@ def test_as_json_it_is_one_object(everbeat: Command, store: Store, url: str) -> 
     assert found["everbeat_store_up"] == [{"name": "everbeat_store_up", "labels": {}, "value": 1.0}]
 
 
+def test_as_json_each_metric_has_the_name_it_has_in_the_text(everbeat: Command, store: Store, url: str) -> None:
+    said = everbeat("metrics", "--db", url).out
+
+    found = everbeat("metrics", "--db", url, "--json").json
+
+    assert set(found) == {line.split()[2] for line in said.splitlines() if line.startswith("# TYPE")}
+    assert "everbeat_recoveries_total" in found
+
+
 def test_without_a_store_there_is_nothing_to_count(everbeat: Command) -> None:
     assert everbeat("metrics", "--db", "sqlite:///nowhere.db").code == 3
 

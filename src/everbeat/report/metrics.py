@@ -53,13 +53,18 @@ def text(store: Measures | None, own: OwnMeasures | None, *, is_up: bool) -> byt
 
 
 def plain(store: Measures) -> dict[str, list[dict[str, object]]]:
-    """The same as values, for `--json`."""
+    """The same as values, for `--json`, by the names that the text has."""
     return {
-        family.name: [
+        _name(family): [
             {"name": sample.name, "labels": dict(sample.labels), "value": sample.value} for sample in family.samples
         ]
         for family in [*of_store(store, is_up=True), *of_worker(None)]
     }
+
+
+def _name(family: Metric) -> str:
+    """The library keeps the name of a counter without its ending."""
+    return f"{family.name}_total" if family.type == "counter" else str(family.name)
 
 
 def of_store(found: Measures | None, *, is_up: bool) -> Iterator[Metric]:
