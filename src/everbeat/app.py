@@ -65,7 +65,7 @@ class Everbeat:
         *,
         imports: Iterable[str] = (),
     ) -> None:
-        self.config = _with_imports(_as_config(url_or_config), tuple(imports))
+        self.config = _with_imports(_as_config(url_or_config), imports)
         self.make_ids: Callable[[int], list[str]] = new_id.many
         self.hooks = Hooks()
         self._tasks: dict[str, Task[..., Any]] = {}
@@ -328,8 +328,11 @@ def _as_config(given: object) -> AppConfig:
     raise ConfigError(f"Everbeat() takes a URL or an AppConfig, not {type(given).__name__}")
 
 
-def _with_imports(config: AppConfig, imports: tuple[str, ...]) -> AppConfig:
+def _with_imports(config: AppConfig, imports: Iterable[str]) -> AppConfig:
     """Those given here join those of the code, and take the place of those of a file or a variable."""
+    if isinstance(imports, str) or not isinstance(imports, Iterable):
+        return config.changed(CODE, imports=imports)  # which says what is wrong
+    imports = tuple(imports)
     if not imports:
         return config
     before = config.imports if config.origin("imports") == CODE else ()

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 LONGEST_KEY = 512
+LONGEST_SHOWN = 200
+"""Of a value that is no name: who sent a page by mistake does not want to read it in the log."""
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_.:@/-]{1,128}")
 _RANDOM_BITS = 74
 _FRACTION = (1 << _RANDOM_BITS) - 1
@@ -98,14 +100,19 @@ def name_problem(value: object, what: str) -> str | None:
     """What is wrong with a name of a queue, task, worker or with an id; None if nothing is."""
     if isinstance(value, str) and NAME_PATTERN.fullmatch(value):
         return None
-    return f"{what} {value!r} is not valid: 1 to 128 letters, digits or any of _ . : @ / - are allowed"
+    return f"{what} {_shown(value)} is not valid: a text of 1 to 128 letters, digits or any of _ . : @ / - is needed"
 
 
 def key_problem(value: object, what: str) -> str | None:
     """What is wrong with a key that users make of their own facts ("invoice 17 of Müller"); None if nothing is."""
     if isinstance(value, str) and 1 <= len(value) <= LONGEST_KEY and value.isprintable():
         return None
-    return f"{what} {value!r} is not valid: a text of 1 to {LONGEST_KEY} printable characters is needed"
+    return f"{what} {_shown(value)} is not valid: a text of 1 to {LONGEST_KEY} printable characters is needed"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}... ({len(text)} characters)"
 
 
 def module_name(name: str) -> str:

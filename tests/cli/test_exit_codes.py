@@ -156,6 +156,31 @@ def test_a_worker_of_an_application_that_raises_is_exit_1_with_its_traceback(pro
     assert "everbeat/cli" not in ended.err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["task", "list"],
+        ["task", "list", "--db", "sqlite:///jobs.db"],
+        ["worker", "start", "shop:app", "--db", "sqlite:////tmp/jobs.db"],
+        ["check", "shop:app"],
+    ],
+    ids=" ".join,
+)
+def test_a_working_directory_that_was_removed_is_exit_2(
+    process: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    ended = process(*words)
+
+    assert ended.code == 2, ended.err
+    assert "the working directory was removed" in ended.err
+    assert "Traceback" not in ended.err
+
+
 def test_where_nobody_says_which_store_the_ways_to_say_it_are_named(everbeat: Command) -> None:
     ended = everbeat("task", "list")
 

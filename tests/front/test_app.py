@@ -67,6 +67,12 @@ def test_imports_of_code_and_configuration_are_joined(tmp_path: Path) -> None:
     assert Everbeat(config).imports == ("shop.a",)
 
 
+@pytest.mark.parametrize("given", ["shop.tasks", 5])
+def test_imports_are_a_list(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"imports must be a list of module names such as \['shop.tasks'\]"):
+        Everbeat("sqlite:///jobs.db", imports=given)
+
+
 def test_a_closed_app_opens_again_when_used(app: Everbeat) -> None:
     task = app.task(name="nothing")(lambda: None)
     handle = task.enqueue()

@@ -224,6 +224,11 @@ def test_a_relative_path_is_resolved_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert broker.location == f"sqlite:///{tmp_path}/jobs.db"
 
 
+def test_a_file_may_be_called_as_a_database_is() -> None:
+    assert broker_from_url("sqlite:////var/lib/postgres.db").path == Path("/var/lib/postgres.db")
+    assert broker_from_url("sqlite:///postgres.db").path.name == "postgres.db"
+
+
 def test_four_slashes_are_an_absolute_path() -> None:
     assert broker_from_url("sqlite:////var/lib/jobs.db") == SQLiteConfig("/var/lib/jobs.db")
 
@@ -246,6 +251,8 @@ def test_a_url_that_names_no_store_is_refused(url: str) -> None:
         {"file_mode": "600"},
         {"path": ""},
         {"path": 5},
+        {"path": "postgresql://h/db"},
+        {"path": "~nobody-of-this-name/jobs.db"},
     ],
 )
 def test_a_wrong_sqlite_setting_names_the_field(wrong: dict[str, Any]) -> None:

@@ -192,6 +192,7 @@ def test_an_id_that_nobody_knows_is_not_found(app: Everbeat) -> None:
         with pytest.raises(TaskNotFound) as caught:
             use()
         assert caught.value.task_id == "nobody"
+        assert f"no task nobody in {app.store.location}:" in str(caught.value)
 
 
 def test_the_async_twins_say_the_same(add: Any) -> None:

@@ -3,10 +3,11 @@
 import itertools
 import threading
 import uuid
+from collections.abc import Callable
 
 import pytest
 
-from everbeat.ids import Ids, full_name, module_name, name_problem, new_id
+from everbeat.ids import Ids, full_name, key_problem, module_name, name_problem, new_id
 
 
 def test_an_id_is_a_uuid_of_version_7_with_the_time_in_front() -> None:
@@ -94,6 +95,15 @@ def test_a_name_of_the_allowed_characters_is_fine(name: str) -> None:
 @pytest.mark.parametrize("name", ["", "x" * 129, "two words", "naïve", "new\nline", "tail\n", None, 5])
 def test_any_other_name_is_explained(name: object) -> None:
     assert str(name_problem(name, "queue")).startswith("queue ")
+
+
+@pytest.mark.parametrize("problem", [name_problem, key_problem])
+def test_a_page_in_the_place_of_a_name_is_not_repeated_whole(problem: Callable[[object, str], str | None]) -> None:
+    said = str(problem("page " * 20_000, "key"))
+
+    assert said.startswith("key 'page page ")
+    assert "(100002 characters) is not valid" in said
+    assert len(said) < 400
 
 
 def test_a_class_is_named_by_its_module() -> None:

@@ -83,8 +83,8 @@ CASES = {
     "no password": ("clerk@127.0.0.1:PORT/shop", "Check user and password in the database URL"),
     "unknown user": (f"nobody:{SECRET}@127.0.0.1:PORT/shop", "Check user and password in the database URL"),
     "unknown host": (f"clerk:{SECRET}@no-such-host.invalid:PORT/shop", "Check the host in the database URL"),
-    "nobody listens": (f"clerk:{SECRET}@127.0.0.1:1/shop", "Is the server running, and is the port right?"),
-    "nobody listens at any address": (f"clerk:{SECRET}@localhost:1/shop", "Is the server running, and is the port"),
+    "nobody listens": (f"clerk:{SECRET}@127.0.0.1:1/shop", "Start the server, or check host and port"),
+    "nobody listens at any address": (f"clerk:{SECRET}@localhost:1/shop", "Start the server, or check host and port"),
     "no database": (f"clerk:{SECRET}@127.0.0.1:PORT/shpo", 'database "shpo" does not exist. Create it'),
     "no privileges": (f"clerk:{SECRET}@127.0.0.1:PORT/shop", "GRANT SELECT, INSERT, UPDATE, DELETE"),
 }
@@ -97,7 +97,7 @@ def test_what_is_wrong_with_the_server_is_one_line_with_advice(
 ) -> None:
     url = f"postgresql://{url.replace('PORT', str(guarded.port))}"
     words = ["queue", "status", "--db", url] if command == "queue" else ["worker", "start", "shop:app"]
-    if command == "worker" and advice.startswith("Is the server running"):
+    if command == "worker" and advice.startswith("Start the server"):
         words.append("--burst")  # any other worker waits for it
 
     code, said = said_by(tmp_path, url, *words)

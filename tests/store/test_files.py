@@ -5,7 +5,8 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -175,10 +176,49 @@ def test_a_store_without_a_version_is_called_damaged(path: Path) -> None:
         SQLiteStore(path)
 
 
-@pytest.mark.parametrize("place", ["missing/jobs.db", "."])
-def test_a_path_that_can_not_be_says_so(tmp_path: Path, place: str) -> None:
-    with pytest.raises(StoreUnavailable):
+@pytest.mark.parametrize(("place", "why"), [("missing/jobs.db", "No such file or directory"), (".", "is a directory")])
+def test_a_path_that_can_not_be_says_so(tmp_path: Path, place: str, why: str) -> None:
+    with pytest.raises(StoreUnavailable, match=why):
         SQLiteStore(tmp_path / place)
+
+
+@pytest.mark.parametrize(
+    ("closed", "said"),
+    [
+        ("jobs.db", "StoreUnavailable {}: unable to open database file, this user may not read and write it. "),
+        (".", "StoreUnavailable can not look for {}: Permission denied. "),
+    ],
+)
+def test_a_file_that_this_user_may_not_open_says_so(closed: str, said: str) -> None:
+    with tempfile.TemporaryDirectory() as place:  # what pytest makes is below a directory of root's alone
+        path = Path(place, "jobs.db")
+        SQLiteStore(path).close()
+        path.parent.chmod(0o755)
+        (path.parent / closed).chmod(0)
+
+        heard = as_nobody(lambda: SQLiteStore(path))
+
+        path.parent.chmod(0o700)
+    assert heard == said.format(path) + "Nothing was changed."
+
+
+def as_nobody(do: Callable[[], object]) -> str:
+    """What it raised, in a process that is not root's: for root no file is closed."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        if os.geteuid() == 0:
+            os.setuid(65534)
+        try:
+            do()
+        except (StoreUnavailable, OSError) as error:
+            os.write(write, f"{type(error).__name__} {error}".encode())
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(write)
+    with open(read) as said:
+        return said.read()
 
 
 def test_a_side_directory_of_somebody_else_s_making_is_refused(store: SQLiteStore, path: Path) -> None:

@@ -1,5 +1,6 @@
 """Which store a command means: `--db`, else the store of `--app`, else EVERBEAT_DATABASE_URL, else ./everbeat.db."""
 
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Annotated
@@ -76,6 +77,6 @@ def sound(config: AppConfig) -> Iterator[Store]:
 def _with_advice(config: AppConfig, error: StoreUnavailable) -> Exception:
     """Nobody said which store, and there is none where one is looked for then: most likely another one is meant."""
     broker = config.broker
-    if isinstance(broker, SQLiteConfig) and broker.origin("path") == DEFAULT and not broker.path.exists():
+    if isinstance(broker, SQLiteConfig) and broker.origin("path") == DEFAULT and not os.path.exists(broker.path):
         return Refused(f"{error}. Say which one you mean: --db URL, --app MODULE:APP, or {DATABASE_URL}", code=NO_STORE)
     return error

@@ -4,7 +4,6 @@ A path is made absolute once, when the configuration is made: a later change of 
 Passwords never appear in `repr`, `str` or `location`.
 """
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -42,7 +41,7 @@ class SQLiteConfig(Settings):
         completion = Completion(self)
         completion.add([urls.path_problem(path)])
         completion.finish()
-        object.__setattr__(self, "path", Path(os.path.abspath(Path(path).expanduser())))
+        object.__setattr__(self, "path", urls.absolute(path))
 
     @property
     def url(self) -> str:

@@ -1,6 +1,7 @@
 """URLs and paths of stores: what is wrong with one, and how it is shown. A password is masked before it is shown."""
 
 import os
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from everbeat.secrecy import masked
@@ -42,6 +43,16 @@ def path_problem(path: object) -> str | None:
         return f"path {path!r} does not name a file"
     if ":memory:" in text or text.startswith("file:"):
         return "a database in memory is private to one connection and lost with it; give the path of a file"
-    if text.endswith("/") or text.startswith(("sqlite:", "postgres")):
+    if text.endswith("/") or text.startswith(("sqlite:", *POSTGRES)):
         return f"path {text!r} does not name a file; a URL goes to Everbeat(url)"
+    try:
+        absolute(path)
+    except FileNotFoundError:
+        return f"path {text!r} can not be found from here: the working directory was removed"
+    except RuntimeError as error:  # of ~somebody
+        return f"path {text!r} does not name a file: {error}"
     return None
+
+
+def absolute(path: str | os.PathLike[str]) -> Path:
+    return Path(os.path.abspath(Path(path).expanduser()))

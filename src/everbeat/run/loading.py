@@ -65,8 +65,12 @@ def load_app(target: str, imports: Iterable[str], *, database_url: str | None = 
     """Import MODULE:APP, then the modules that register tasks with it. A store that a flag names is used for all that
     its tasks send, too."""
     _import_what_comes_late()
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    try:
+        here = os.getcwd()
+    except FileNotFoundError as error:
+        raise AppUnusable("missing", "the working directory was removed; go to one that is there") from error
+    if here not in sys.path:
+        sys.path.insert(0, here)
     module_name, _, attribute = target.partition(":")
     module = _import(module_name)
     try:

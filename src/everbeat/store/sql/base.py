@@ -15,6 +15,11 @@ class Base:
     database: Database
     bells: Bells
 
+    @property
+    def location(self) -> str:
+        """Said by what knows the place of the store, which comes before this in every store."""
+        raise NotImplementedError
+
     def _who_serves(self) -> dict[str, living.Served]:
         """Asked by bells, which never fail: whoever is not known is woken for everything."""
         try:

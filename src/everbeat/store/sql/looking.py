@@ -24,7 +24,7 @@ class Looking(Base):
         with self.database.read() as tx:
             exists, end = looking.finished(tx, task_id)
         if not exists:
-            raise TaskNotFound(task_id)
+            raise TaskNotFound(task_id, where=self.location)
         return end
 
     def tasks(self, wanted: TaskFilter) -> list[TaskInfo]:

@@ -348,13 +348,21 @@ class SQLiteDatabase:
         if self._is_damage(error):
             self.condemn()
             return StoreDamaged(f"{self.path}: {error}. Nothing was changed.")
-        return StoreUnavailable(f"{self.path}: {error}. Nothing was changed.")
+        return StoreUnavailable(f"{self.path}: {error}{self._why_closed(error)}. Nothing was changed.")
 
     def _is_damage(self, error: sqlite3.Error) -> bool:
         """A file that is not a database was damaged only if it was ever ours."""
         if _code(error) == sqlite3.SQLITE_NOTADB:
             return side.directory_of(self.path).exists()
         return _code(error) == sqlite3.SQLITE_CORRUPT
+
+    def _why_closed(self, error: sqlite3.Error) -> str:
+        """SQLite says only that it could not open the file."""
+        if _code(error) != sqlite3.SQLITE_CANTOPEN:
+            return ""
+        if os.path.isdir(self.path):
+            return ", it is a directory"
+        return "" if os.access(self.path, os.R_OK | os.W_OK) else ", this user may not read and write it"
 
     def _blocked(self) -> str:
         blocker = find_blocker(self.path)

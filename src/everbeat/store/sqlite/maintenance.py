@@ -10,6 +10,7 @@ from everbeat.store import schema
 from everbeat.store.interface import Backup, Restored, Schema
 from everbeat.store.sqlite import backup, migrate, side
 from everbeat.store.sqlite.connection import SQLiteDatabase
+from everbeat.store.sqlite.place import is_there
 from everbeat.store.sqlite.store import SQLiteStore
 
 
@@ -36,7 +37,7 @@ class SQLiteMaintenance:
         return migrate.sql(self.schema().found)
 
     def migrate(self) -> Schema:
-        before = self.schema() if self._path.exists() else schema.compared(self.location, None)
+        before = self.schema() if is_there(self._path) else schema.compared(self.location, None)
         if before.found is None:
             SQLiteStore(
                 self._path, durability=self._durability, file_mode=self._file_mode, patience=self._patience
@@ -58,7 +59,7 @@ class SQLiteMaintenance:
 
     @contextmanager
     def _existing(self) -> Iterator[SQLiteDatabase]:
-        if not self._path.exists():
+        if not is_there(self._path):
             raise StoreUnavailable(f"there is no store at {self._path}")
         with self._database() as database:
             yield database

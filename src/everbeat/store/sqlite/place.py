@@ -29,6 +29,14 @@ def refuse_shared_place(path: Path) -> None:
         )
 
 
+def is_there(path: Path) -> bool:
+    """Whether the file exists. Raises if this user may not know."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise StoreUnavailable(f"can not look for {path}: {error.strerror}. Nothing was changed.") from error
+
+
 def is_mounted_alone(path: Path, mounts: str) -> bool:
     """Whether this very file is a mount point, by the lines of /proc/self/mountinfo."""
     return any(_plain(line.split(" ")[4]) == str(path) for line in mounts.splitlines())

@@ -17,7 +17,7 @@ from everbeat.store.sqlite import borrowed, migrate, side
 from everbeat.store.sqlite.bells import FifoBells
 from everbeat.store.sqlite.checks import Checks
 from everbeat.store.sqlite.connection import SQLiteDatabase
-from everbeat.store.sqlite.place import refuse_shared_place
+from everbeat.store.sqlite.place import is_there, refuse_shared_place
 from everbeat.store.sqlite.site import SQLiteSite
 
 
@@ -86,7 +86,7 @@ class SQLiteStore(SQLiteSite, Checks, SQLStore):
 def _prepare_file(path: Path, mode: int, *, create: bool) -> None:
     """Make the file with its mode before SQLite opens it. It is given its name only after our own descriptor of it is
     closed: closing that one later would drop the locks of another thread's connection (PROTOCOL 11)."""
-    if path.exists():
+    if is_there(path):
         return
     if not create:
         raise StoreUnavailable(f"there is no store at {path}")
