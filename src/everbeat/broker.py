@@ -91,14 +91,15 @@ class SyncBroker:
         """Move the write-ahead log into the database; how many frames."""
         return self._app.store.checkpoint().frames
 
-    def send_heartbeat(self, worker_id: str, task_id: str | None = None) -> None:
-        """Beat for a worker of your own, and for a task it holds. Registers an unknown worker."""
+    def send_heartbeat(self, worker_id: str, task_id: str | None = None) -> bool:
+        """Beat for a worker of your own, and for the task it works on. Registers an unknown worker. False: it was
+        declared dead, and nothing was written; it has to go on under another name."""
         from everbeat.run import manual
 
         problem = name_problem(worker_id, "worker")
         if problem is not None:
             raise ValueError(problem)
-        manual.send_heartbeat(self._app.store, self._recovery, worker_id, task_id)
+        return manual.send_heartbeat(self._app.store, self._recovery, worker_id, task_id)
 
     def is_worker_alive(self, worker_id: str) -> bool:
         """False also for a worker that nobody knows."""
@@ -119,6 +120,7 @@ class SyncBroker:
         return manual.mark_worker_dead(self._app.store, self._recovery, worker_id)
 
     def get_worker_status(self) -> list[WorkerHeartbeatStatus]:
+        """Every worker that is kept, with the first task it holds; one of your own with that of its last beat."""
         from everbeat.run import manual
 
         return manual.get_worker_status(self._app.store, self._recovery)

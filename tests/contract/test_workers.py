@@ -67,6 +67,21 @@ def test_a_beat_of_a_worker_that_never_registered_is_refused(store: Store) -> No
     assert store.workers() == []
 
 
+def test_the_task_of_the_last_beat_is_known(store: Store, clock: VirtualClock) -> None:
+    enqueue(store, id="a")
+    register(store, "w1")
+    register(store, "w2")
+    held = [Held(task_id="a", fence=0, role="claimer", pid=5)]
+
+    store.beat("w1", held)
+    assert store.beaten_for("w1") == "a"
+    assert store.beaten_for("w2") is None
+
+    clock.advance(1)
+    store.beat("w1", [])
+    assert store.beaten_for("w1") is None
+
+
 def test_a_beat_names_the_tasks_that_the_worker_does_not_hold(store: Store) -> None:
     enqueue(store, id="a")
     enqueue(store, id="b")

@@ -84,6 +84,32 @@ def test_a_heartbeat_registers_an_unknown_worker(app: Everbeat) -> None:
     assert (status.worker_id, status.is_alive, status.current_task_id) == ("mine", True, None)
 
 
+@pytest.mark.proves("FR-036")
+def test_the_status_of_a_worker_of_ones_own_names_the_task_of_its_last_beat(app: Everbeat, task: Any) -> None:
+    broker = app.get_broker().sync
+    first, second = task.enqueue_many([(), ()])
+
+    assert broker.send_heartbeat("mine", first.id)
+    assert broker.send_heartbeat("mine", task_id=second.id)
+
+    (status,) = broker.get_worker_status()
+    assert status.current_task_id == second.id
+    broker.send_heartbeat("mine")
+    (status,) = broker.get_worker_status()
+    assert status.current_task_id is None
+
+
+def test_a_worker_that_was_declared_dead_is_told_when_it_beats(app: Everbeat) -> None:
+    broker = app.get_broker().sync
+    assert broker.send_heartbeat("mine") is True
+    broker.mark_worker_dead("mine")
+
+    assert broker.send_heartbeat("mine") is False
+
+    assert broker.is_worker_alive("mine") is False
+    assert broker.send_heartbeat("mine-2") is True
+
+
 @pytest.mark.parametrize("threshold", [-1, float("nan"), "5", True])
 def test_a_threshold_that_can_not_be_is_a_value_error(app: Everbeat, threshold: Any) -> None:
     broker = app.get_broker().sync

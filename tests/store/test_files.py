@@ -260,6 +260,9 @@ def test_the_views_for_people_can_be_read(store: SQLiteStore, path: Path) -> Non
     views = [name for (name,) in look(path, "SELECT name FROM sqlite_master WHERE type = 'view'")]
 
     assert all(str(name).startswith("everbeat_") and str(name).endswith("_readable") for name in views)
+    with_moments = ["tasks", "attempts", "history", "late_outcomes", "heartbeats", "workers", "worker_states",
+                    "workflows", "workflow_tasks", "recovery_reports", "events"]  # fmt: skip
+    assert {f"everbeat_{table}_readable" for table in with_moments} <= set(views)
     for name in views:
         look(path, f"SELECT * FROM {name}")
     (row,) = look(path, "SELECT id, status, created_at FROM everbeat_tasks_readable")

@@ -19,7 +19,7 @@ from everbeat.model.integrity import IntegrityResult
 from everbeat.model.recovery import Cause, Orphan, RecoveryReport, Settled, Verdict
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim, CrashAction, TaskError
-from everbeat.model.worker import NewWorker, StaleWorker, WorkerHeartbeatStatus, WorkerInfo, WorkerStatus
+from everbeat.model.worker import NO_LOCK, NewWorker, StaleWorker, WorkerHeartbeatStatus, WorkerInfo, WorkerStatus
 from everbeat.report.log import Reporter
 from everbeat.run.lockfile import Liveness, probe, this_host
 from everbeat.run.mending import mend_workflows
@@ -87,7 +87,7 @@ def recover_stuck_workflows(store: Store, recovery: RecoveryConfig) -> int:
     return len(mended)
 
 
-def send_heartbeat(store: Store, recovery: RecoveryConfig, worker_id: str, task_id: str | None) -> None:
+def send_heartbeat(store: Store, recovery: RecoveryConfig, worker_id: str, task_id: str | None) -> bool:
     held: list[Held] = []
     task = store.get(task_id, full=False) if task_id is not None else None
     if task is not None:
@@ -95,7 +95,7 @@ def send_heartbeat(store: Store, recovery: RecoveryConfig, worker_id: str, task_
         held.append(Held(task_id=task.id, fence=task.fence, role=role, pid=this_host().pid))
     if _find(store, worker_id) is None:
         store.register(_foreign_worker(worker_id, recovery))
-    store.beat(worker_id, held)
+    return store.beat(worker_id, held).alive
 
 
 def is_worker_alive(store: Store, recovery: RecoveryConfig, worker_id: str) -> bool:
@@ -124,14 +124,21 @@ def get_worker_status(store: Store, recovery: RecoveryConfig) -> list[WorkerHear
 
 
 def _status(store: Store, worker: WorkerInfo, recovery: RecoveryConfig) -> WorkerHeartbeatStatus:
-    held = store.owned_by(worker.id, limit=1)
     return WorkerHeartbeatStatus(
         worker_id=worker.id,
         last_heartbeat=worker.last_beat_at,
-        current_task_id=held[0].id if held else None,
+        current_task_id=_current(store, worker),
         is_alive=_is_alive(worker, recovery),
         age=timedelta(microseconds=worker.silent_for_us),
     )
+
+
+def _current(store: Store, worker: WorkerInfo) -> str | None:
+    """One of somebody's own making claims nothing: its beats say what it works on."""
+    held = store.owned_ids(worker.id, limit=1)
+    if held or worker.lock != NO_LOCK:
+        return next(iter(held), None)
+    return store.beaten_for(worker.id)
 
 
 def _find(store: Store, worker_id: str) -> WorkerInfo | None:

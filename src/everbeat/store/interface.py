@@ -459,6 +459,9 @@ class Store(Site, Protocol):
 
     def owned_ids(self, worker_id: str, *, limit: int) -> list[str]: ...
 
+    def beaten_for(self, worker_id: str) -> str | None:
+        """The task that the last beat of this worker was for, too."""
+
     def count_owned(self, worker_id: str) -> int: ...
 
     def count_orphans(self) -> int: ...

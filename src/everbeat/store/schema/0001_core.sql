@@ -403,6 +403,13 @@ CREATE VIEW everbeat_attempts_readable AS
 CREATE VIEW everbeat_events_readable AS
     SELECT id, strftime('%Y-%m-%d %H:%M:%f', at / 1e6, 'unixepoch') AS at, name, task_id, worker_id, facts
       FROM everbeat_events;
+CREATE VIEW everbeat_late_outcomes_readable AS
+    SELECT id, task_id, fence, attempt, worker_id, strftime('%Y-%m-%d %H:%M:%f', at / 1e6, 'unixepoch') AS at,
+           found_status, found_fence, error_code, error_message
+      FROM everbeat_late_outcomes;
+CREATE VIEW everbeat_recovery_reports_readable AS
+    SELECT id, strftime('%Y-%m-%d %H:%M:%f', at / 1e6, 'unixepoch') AS at, actor, report
+      FROM everbeat_recovery_reports;
 CREATE VIEW everbeat_deliveries_readable AS
     SELECT d.event_id, d.application, e.name, e.task_id, d.worker_id, d.failures, d.failure,
            strftime('%Y-%m-%d %H:%M:%f', d.delivered_at / 1e6, 'unixepoch') AS delivered_at

@@ -56,6 +56,10 @@ class Recovering(Base):
         with self.database.read() as tx:
             return recovering.owned_ids(tx, worker_id, limit=limit)
 
+    def beaten_for(self, worker_id: str) -> str | None:
+        with self.database.read() as tx:
+            return recovering.beaten_for(tx, worker_id)
+
     def count_owned(self, worker_id: str) -> int:
         with self.database.read() as tx:
             return recovering.count_owned(tx, worker_id)

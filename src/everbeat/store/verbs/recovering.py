@@ -56,6 +56,11 @@ OWNED_IDS = """
 SELECT id FROM everbeat_tasks
  WHERE status IN ('CLAIMED', 'RUNNING') AND worker_id = ? ORDER BY worker_id, seq LIMIT ?"""
 
+# The newest come first; one that beats for no task at all costs a look at every row.
+BEATEN_FOR = """
+SELECT h.task_id FROM everbeat_heartbeats h, everbeat_workers w
+ WHERE w.id = ? AND h.sender_id = w.id AND h.sent_at = w.beat_at ORDER BY h.id DESC LIMIT 1"""
+
 # A beat in the future is as good as none: nobody can have written it.
 SILENT_OWNERS = """
 SELECT id FROM everbeat_workers
@@ -129,6 +134,11 @@ def surely_owned_by(tx: Transaction, worker_id: str) -> list[Claim]:
 
 def owned_ids(tx: Transaction, worker_id: str, *, limit: int) -> list[str]:
     return [task_id for (task_id,) in tx.all(OWNED_IDS, (worker_id, limit))]
+
+
+def beaten_for(tx: Transaction, worker_id: str) -> str | None:
+    row = tx.one(BEATEN_FOR, (worker_id,))
+    return row[0] if row else None
 
 
 def recover(
