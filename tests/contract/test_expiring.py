@@ -59,6 +59,22 @@ def test_a_task_that_was_not_started_in_its_time_has_expired(store: Store, clock
     assert [status_of(store, name) for name in "abc"] == [TaskStatus.EXPIRED, TaskStatus.PENDING, TaskStatus.PENDING]
 
 
+@pytest.mark.parametrize("fence", [2**63 - 1, -(2**63)], ids=["largest", "smallest"])
+def test_a_fence_that_nobody_writes_keeps_no_other_task_from_expiring(
+    store: Store, clock: VirtualClock, fence: int
+) -> None:
+    enqueue(store, id="odd", good_until=SOON)
+    enqueue(store, id="a", good_until=SOON)
+    with store.database.write() as tx:  # type: ignore[attr-defined]
+        tx.run(f"UPDATE everbeat_tasks SET fence = {fence} WHERE id = 'odd'")
+    expire(store)
+    clock.advance(10)
+
+    assert expire(store) == ["a"]
+    claim(store)
+    assert facts_of(store, "odd", "status", "error_code") == (TaskStatus.FAILED, "ROW_UNREADABLE")
+
+
 def test_an_expiry_says_who_and_why(store: Store, clock: VirtualClock) -> None:
     enqueue(store, id="a", good_until=SOON)
     clock.advance(10)

@@ -238,6 +238,31 @@ def test_stale_tasks_are_those_of_silent_or_gone_owners(store: Store, clock: Vir
     assert store.stale_tasks(TaskStatus.CLAIMED, 300 * SECOND) == []
 
 
+@pytest.mark.parametrize("column", ["beat_mono", "beat_at", "beat_interval_ms", "exclusive_lease_ms"])
+@pytest.mark.parametrize("value", [2**63 - 1, -(2**63)], ids=["largest", "smallest"])
+def test_a_number_that_no_worker_writes_keeps_nobody_from_judging_the_others(
+    store: Store, clock: VirtualClock, column: str, value: int
+) -> None:
+    enqueue(store, id="a", exclusive_key="k")
+    claim_one(store, "silent")
+    enqueue(store, id="odd", exclusive_key="o")
+    claim_one(store, "odd")
+    with store.database.write() as tx:  # type: ignore[attr-defined]
+        tx.run(f"UPDATE everbeat_workers SET {column} = {value} WHERE id = 'odd'")
+    clock.advance(3_601)
+
+    stale = store.stale_tasks(TaskStatus.RUNNING, 300 * SECOND)
+
+    assert {task.id for task in stale} == {"a", "odd"}
+    assert store.measure().heartbeat_age is not None
+    assert store.requeue_silent_claims(300 * SECOND, reason="silent") == 0
+    for worker in ("silent", "odd"):
+        assert store.declare_dead(worker, reason="silent", cause="silence", silent_for_us=300 * SECOND)
+    free = [Orphan(claim=claim, cause=Cause.LOST, evidence="silent") for claim in store.orphans(limit=10)]
+    done = store.recover([(orphan, recovery_for(orphan, RecoveryPolicy(), jitter=0)) for orphan in free])
+    assert [type(settlement) for settlement in done] == [Settled, Settled]
+
+
 def test_the_heartbeats_of_an_earlier_owner_are_not_those_of_a_task(store: Store, clock: VirtualClock) -> None:
     enqueue(store, id="a", max_attempts=2)
     earlier = claim_one(store, "w1")

@@ -56,6 +56,21 @@ def test_a_task_that_nobody_has_known_for_an_hour_fails(store: Store, clock: Vir
     assert [told.name for told in store.events(task_id="a")] == ["task.failed"]
 
 
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63)], ids=["largest", "smallest"])
+def test_numbers_that_nobody_writes_keep_no_other_task_from_failing(
+    store: Store, clock: VirtualClock, number: int
+) -> None:
+    register(store, "old")
+    enqueue(store, id="odd", name="new")
+    enqueue(store, id="a", name="new")
+    refuse(store)
+    with store.database.write() as tx:  # type: ignore[attr-defined]
+        tx.run(f"UPDATE everbeat_tasks SET fence = {number} WHERE id = 'odd'")
+        tx.run(f"UPDATE everbeat_unknown SET seen_mono = {number}")
+
+    assert watch(store, clock, 3660) == ["a"]
+
+
 def test_a_worker_that_knows_it_ends_the_watch(store: Store, clock: VirtualClock) -> None:
     register(store, "old")
     enqueue(store, id="a", name="new")

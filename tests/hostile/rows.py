@@ -1,14 +1,20 @@
 """A store with something wrong in it: one row of each table, and what a hand may have written into each of its columns.
 
 The tables and columns are read from the store itself, so a new one is tried as well. What the database itself refuses
-(NULL where there must be something) can not be there.
+(NULL where there must be something, on PostgreSQL any value of another type) can not be there; its CHECKs are taken
+away, because whoever writes by hand can do that, too.
 """
 
+import re
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
+import psycopg
 from tests.words import (
     abandoned,
     claim_one,
@@ -22,7 +28,7 @@ from tests.words import (
 )  # fmt: skip
 
 from everbeat import Everbeat, Workflow
-from everbeat.config import AppConfig, SQLiteConfig
+from everbeat.config import AppConfig, PostgresConfig, SQLiteConfig
 from everbeat.store.interface import Held, Store
 from everbeat.store.open import open_store
 
@@ -30,6 +36,7 @@ VALUES: dict[str, object] = {
     "null": None,
     "minus one": -1,
     "zero": 0,
+    "year 3000": 32_503_680_000_000_000,
     "largest": 2**63 - 1,
     "smallest": -(2**63),
     "real": 1.5,
@@ -50,76 +57,224 @@ AS_TEXT = "not utf-8"
 MOST_ROWS = 12
 
 
-def schema() -> str:
+class Column(NamedTuple):
+    name: str
+    kind: str
+    """INTEGER, TEXT, BLOB or REAL."""
+    is_key: bool
+    is_given: bool
+    """By the database itself; the largest of all would be the last it can give."""
+
+
+class Hand(Protocol):
+    """Somebody who writes into the tables of a store."""
+
+    broker: SQLiteConfig | PostgresConfig
+
+    @property
+    def url(self) -> str: ...
+
+    def tables(self) -> dict[str, list[Column]]:
+        """Every table of ours with its columns."""
+
+    def ask(self, sql: str) -> list[tuple[Any, ...]]: ...
+
+    @contextmanager
+    def writing(self) -> Iterator["Pen"]:
+        """One connection, for many rows."""
+
+
+class Pen(Protocol):
+    def rows(self, sql: str) -> list[tuple[Any, ...]]: ...
+
+    def put(self, table: str, row: dict[str, object], as_text: str | None = None) -> bool:
+        """Whether the database took it."""
+
+    def spoil(self, table: str, column: str) -> None:
+        """What makes no sense in a column of every row, for tables that have one row only."""
+
+
+# -- SQLite -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SQLiteHand:
+    path: Path
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    @property
+    def broker(self) -> SQLiteConfig:
+        return SQLiteConfig(self.path, durability="normal")
+
+    def tables(self) -> dict[str, list[Column]]:
+        names = self.ask("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'everbeat%' ORDER BY name")
+        return {name: list(self._columns(name)) for (name,) in names}
+
+    def ask(self, sql: str) -> list[tuple[Any, ...]]:
+        with self._connection() as connection:
+            return connection.execute(sql).fetchall()
+
+    @contextmanager
+    def writing(self) -> Iterator["SQLitePen"]:
+        with self._connection() as connection:
+            connection.execute("PRAGMA synchronous=OFF")
+            connection.execute("PRAGMA ignore_check_constraints=1")
+            connection.execute("BEGIN IMMEDIATE")
+            yield SQLitePen(connection)
+            connection.execute("COMMIT")
+
+    def _columns(self, table: str) -> Iterator[Column]:
+        found = self.ask(f"PRAGMA table_info({table})")
+        keys = [name for _, name, _, _, _, key in found if key]
+        for _, name, kind, _, _, key in found:
+            yield Column(name, kind, bool(key), keys == [name] and kind == "INTEGER")
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self.path, timeout=30, isolation_level=None)) as connection:
+            connection.execute("PRAGMA wal_autocheckpoint=0")
+            yield connection
+
+
+@dataclass(frozen=True, slots=True)
+class SQLitePen:
+    connection: sqlite3.Connection
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return self.connection.execute(sql).fetchall()
+
+    def put(self, table: str, row: dict[str, object], as_text: str | None = None) -> bool:
+        places = ", ".join("CAST(? AS TEXT)" if name == as_text else "?" for name in row)
+        try:
+            self.connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({places})", list(row.values()))
+        except sqlite3.IntegrityError:
+            return False
+        return True
+
+    def spoil(self, table: str, column: str) -> None:
+        assert self.connection.execute(f"UPDATE {table} SET {column} = 'yesterday'").rowcount > 0
+
+
+# -- PostgreSQL -------------------------------------------------------------------------------------------------------
+
+KINDS = {"bigint": "INTEGER", "text": "TEXT", "bytea": "BLOB", "double precision": "REAL"}
+COLUMNS = """
+SELECT c.table_name, c.column_name, c.data_type, k.column_name IS NOT NULL, c.is_identity = 'YES'
+  FROM information_schema.columns c
+  JOIN information_schema.tables t USING (table_schema, table_name)
+  LEFT JOIN (information_schema.key_column_usage k JOIN information_schema.table_constraints p
+             ON p.constraint_name = k.constraint_name AND p.constraint_type = 'PRIMARY KEY')
+    ON k.table_name = c.table_name AND k.column_name = c.column_name
+ WHERE c.table_schema = 'public' AND t.table_type = 'BASE TABLE' AND c.table_name LIKE 'everbeat%'
+ ORDER BY c.table_name, c.ordinal_position"""
+CHECKS = """
+SELECT 'ALTER TABLE ' || conrelid::regclass || ' DROP CONSTRAINT ' || quote_ident(conname)
+  FROM pg_constraint WHERE contype = 'c' AND connamespace = 'public'::regnamespace"""
+FAR_AWAY = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresHand:
+    url: str
+
+    @property
+    def broker(self) -> PostgresConfig:
+        return PostgresConfig(self.url)
+
+    def tables(self) -> dict[str, list[Column]]:
+        tables: dict[str, list[Column]] = {}
+        for table, name, kind, is_key, is_given in self.ask(COLUMNS):
+            tables.setdefault(table, []).append(Column(name, KINDS[kind], is_key, is_given))
+        return tables
+
+    def ask(self, sql: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            return connection.execute(sql.encode()).fetchall()
+
+    @contextmanager
+    def writing(self) -> Iterator["PostgresPen"]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("SET synchronous_commit = off")
+            for (without,) in connection.execute(CHECKS).fetchall():
+                connection.execute(without)
+            yield PostgresPen(connection)
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresPen:
+    connection: "psycopg.Connection[tuple[Any, ...]]"
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return self.connection.execute(sql.encode()).fetchall()
+
+    def put(self, table: str, row: dict[str, object], as_text: str | None = None) -> bool:
+        places = ", ".join(["%s"] * len(row))
+        try:
+            said = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({places})".encode()
+            self.connection.execute(said, list(row.values()))
+        except (psycopg.IntegrityError, psycopg.DataError, psycopg.ProgrammingError, psycopg.OperationalError):
+            assert not self.connection.closed  # it was the row that was refused: its types, or a key too long
+            return False
+        return True
+
+    def spoil(self, table: str, column: str) -> None:
+        assert self.connection.execute(f"UPDATE {table} SET {column} = {FAR_AWAY}".encode()).rowcount > 0
+
+
+# -- both -------------------------------------------------------------------------------------------------------------
+
+
+def tables_of_the_schema() -> list[str]:
     folder = resources.files("everbeat.store.schema")
-    return "\n".join(file.read_text() for file in folder.iterdir() if file.name.endswith(".sql"))
+    scripts = "\n".join(file.read_text() for file in folder.iterdir() if file.name.endswith(".sql"))
+    return sorted(re.findall(r"^CREATE TABLE (everbeat_\w+)", scripts, re.M))
 
 
-def tables(path: Path) -> dict[str, list[str]]:
-    """Every table of ours with its columns."""
-    with closing(sqlite3.connect(path)) as connection:
-        found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'everbeat%'")
-        names = sorted(name for (name,) in found)
-        return {name: [row[1] for row in connection.execute(f"PRAGMA table_info({name})")] for name in names}
+def spread(hand: Hand, tables: Sequence[str]) -> dict[str, int]:
+    """For each value and column: copies of the rows of a table with that value in that column. How many rows each table
+    has taken."""
+    known = hand.tables()
+    with hand.writing() as pen:
+        return {table: sum(_spread(pen, table, known[table])) for table in tables}
 
 
-def spread(path: Path, table: str, column: str) -> int:
-    """For each value: copies of the rows of a table with that value in one column. How many the database took."""
-    taken = 0
-    with closing(sqlite3.connect(path, timeout=30)) as connection:
-        connection.execute("PRAGMA wal_autocheckpoint=0")
-        connection.execute("PRAGMA synchronous=OFF")
-        connection.execute("PRAGMA ignore_check_constraints=1")
-        columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
-        numbered = {name for _, name, kind, _, _, key in columns if key and kind == "INTEGER"}
-        named = {name for _, name, kind, _, _, key in columns if key and kind != "INTEGER"} | {"id"} - numbered
-        if column in numbered:  # given by the database itself; the largest of all would be the last it can give
-            return 0
-        rows = connection.execute(f"SELECT * FROM {table} LIMIT {MOST_ROWS}").fetchall()
+def _spread(pen: Pen, table: str, columns: Sequence[Column]) -> Iterator[bool]:
+    named = {column.name for column in columns if column.kind == "TEXT" and (column.is_key or column.name == "id")}
+    free = [column.name for column in columns if not column.is_given]
+    rows = pen.rows(f"SELECT {', '.join(free)} FROM {table} LIMIT {MOST_ROWS}")
+    for column in free:
         for title, value in VALUES.items():
             for row in rows:
-                copy = {name: cell for (_, name, *_), cell in zip(columns, row, strict=True) if name not in numbered}
-                copy |= {name: f"{copy[name]}-{title.replace(' ', '-')}" for name in named & copy.keys()}
-                copy[column] = value
-                taken += _put(connection, table, copy, column if title == AS_TEXT else None)
-    return taken
+                copy = dict(zip(free, row, strict=True))
+                copy |= {name: f"{copy[name]}-{title}-{column}".replace(" ", "-") for name in named}
+                yield pen.put(table, copy | {column: value}, column if title == AS_TEXT else None)
 
 
-def spoil(path: Path, **columns: str) -> None:
-    """Text in a column of every row, for tables that have one row only."""
-    with closing(sqlite3.connect(path, timeout=30)) as connection, connection:
-        for table, column in columns.items():
-            assert connection.execute(f"UPDATE {table} SET {column} = 'yesterday'").rowcount > 0
-
-
-def _put(connection: sqlite3.Connection, table: str, row: dict[str, object], as_text: str | None) -> bool:
-    """Whether the database took it."""
-    places = {name: "CAST(? AS TEXT)" if name == as_text else "?" for name in row}
-    try:
-        with connection:
-            connection.execute(
-                f"INSERT INTO {table} ({', '.join(places)}) VALUES ({', '.join(places.values())})", list(row.values())
-            )
-    except sqlite3.IntegrityError:
-        return False
-    return True
-
-
-def furnish(path: Path) -> None:
+def furnish(hand: Hand) -> None:
     """A store with at least one row in every table."""
-    config = AppConfig(broker=SQLiteConfig(path, durability="normal"))
+    config = AppConfig(broker=hand.broker)
     with closing(open_store(config)) as store:
         _fill(store)
     with Everbeat(config) as app:
         _start_workflow(app)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        for table in tables(path):
-            if connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,):
-                _insert_something(connection, table)
+    with hand.writing() as pen:
+        for table, columns in hand.tables().items():
+            if pen.rows(f"SELECT count(*) FROM {table}") == [(0,)]:
+                assert pen.put(table, {one.name: _something(one) for one in columns if not one.is_given})
+
+
+def _something(column: Column) -> object:
+    return {"TEXT": "something", "BLOB": b"something"}.get(column.kind, 1)
 
 
 def _fill(store: Store) -> None:
-    """Tasks in every state, with their runs, history and late outcomes."""
+    """Tasks in every state, with their runs, history and late outcomes. Workers beat often: who starts while one of
+    another machine seems to live waits for its next beat."""
+    for worker in ("w1", "w2", "w3"):
+        register(store, worker, beat_interval_ms=1_000)
     enqueue(store, id="completed", name="add")
     settle(store, claim_one(store), completed(), outcome=succeeded())
     enqueue(store, id="failed", name="add")
@@ -133,7 +288,6 @@ def _fill(store: Store) -> None:
     settle(store, lost, completed(), outcome=succeeded())
     settle(store, rival, completed(), outcome=succeeded())
     enqueue(store, id="running", name="add")
-    register(store, "w3", beat_interval_ms=1_000)
     held = claim_one(store, "w3")
     store.beat("w3", [Held(task_id=held.id, fence=held.fence, role="runner", pid=7)])
     enqueue(store, id="pending", name="add")
@@ -152,13 +306,3 @@ def _start_workflow(app: Everbeat) -> None:
     flow = Workflow("sum")
     flow.add(add, flow.add(add, 1, 2), 3)
     flow.start(app, id="flow")
-
-
-def _insert_something(connection: sqlite3.Connection, table: str) -> None:
-    """A plausible row: a number or a word in each column."""
-    row = {
-        name: {"TEXT": "something", "BLOB": b"something"}.get(kind, 1)
-        for _, name, kind, *_ in connection.execute(f"PRAGMA table_info({table})")
-    }
-    names, places = ", ".join(row), ", ".join("?" * len(row))
-    connection.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", list(row.values()))

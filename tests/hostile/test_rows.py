@@ -5,10 +5,8 @@ A row that makes no sense is passed over, quarantined or failed; the sound tasks
 
 import json
 import os
-import re
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -18,14 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.conftest import PLACE
 from tests.hostile import rows
+from tests.hostile.rows import Hand, PostgresHand, SQLiteHand
+from tests.postgres import EmptyDatabase
 
 from everbeat import Everbeat
 from everbeat.cli.main import main
-from everbeat.config import AppConfig, SQLiteConfig
+from everbeat.config import AppConfig
 
 ROOT = Path(__file__).parents[2]
-TABLES = sorted(re.findall(r"^CREATE TABLE (everbeat_\w+)", rows.schema(), re.M))
+TABLES = rows.tables_of_the_schema()
 COMMANDS = [
     ["task", "list", "--json"], ["task", "list", "--limit", "1000"], ["task", "show", "late"],
     ["task", "show", "failed", "--json"], ["worker", "list", "--show-heartbeat"], ["worker", "list", "--json"],
@@ -38,33 +39,47 @@ SOUND = 20
 
 
 @pytest.fixture(scope="session")
-def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("furnished") / "jobs.db"
-    rows.furnish(path)
-    return path
+def furnished_file(tmp_path_factory: pytest.TempPathFactory) -> SQLiteHand:
+    hand = SQLiteHand(tmp_path_factory.mktemp("furnished") / "jobs.db")
+    rows.furnish(hand)
+    return hand
+
+
+@pytest.fixture(scope="session")
+def furnished_database(a_database: EmptyDatabase) -> PostgresHand:
+    hand = PostgresHand(a_database.another("furnished"))
+    rows.furnish(hand)
+    return hand
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def hand(request: pytest.FixtureRequest, tmp_path: Path) -> Hand:
+    """Of somebody with a furnished store."""
+    if request.param == "sqlite":
+        return SQLiteHand(shutil.copy(request.getfixturevalue("furnished_file").path, tmp_path / "jobs.db"))
+    furnished = request.getfixturevalue("furnished_database")
+    return PostgresHand(request.getfixturevalue("a_database").another("hostile", like=furnished.url))
 
 
 @pytest.fixture(autouse=True)
 def _bare_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("EVERBEAT_")]:
+    for name in [name for name in os.environ if name.startswith("EVERBEAT_") and name != PLACE]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 
 
-def test_every_table_is_tried(furnished: Path) -> None:
-    assert list(rows.tables(furnished)) == TABLES
+def test_every_table_is_tried_in_every_column(hand: Hand) -> None:
+    assert list(hand.tables()) == TABLES
+    for table, taken in rows.spread(hand, TABLES).items():
+        free = [column for column in hand.tables()[table] if not column.is_given]
+        assert taken >= 2 * len(free), f"{table} took {taken} rows"
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_no_command_fails_without_a_clear_word(
-    furnished: Path, tmp_path: Path, table: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "jobs.db"
-    shutil.copy(furnished, path)
-    for column in rows.tables(path)[table]:
-        rows.spread(path, table, column)
+def test_no_command_fails_without_a_clear_word(hand: Hand, table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows.spread(hand, [table])
     for words in COMMANDS:
-        code = main([*words, "--db", f"sqlite:///{path}"])
+        code = main([*words, "--db", hand.url])
 
         said = capsys.readouterr()
         assert code in (0, 1), f"{words} ended with {code}: {said.err}"
@@ -75,17 +90,14 @@ def test_no_command_fails_without_a_clear_word(
 
 @pytest.mark.parametrize("among", [["everbeat_tasks"], [table for table in TABLES if table != "everbeat_tasks"]],
                          ids=["tasks", "others"])  # fmt: skip
-def test_a_worker_and_its_recovery_go_on_among_hostile_rows(furnished: Path, tmp_path: Path, among: list[str]) -> None:
-    path = tmp_path / "jobs.db"
-    shutil.copy(furnished, path)
-    for table in among:
-        for column in rows.tables(path)[table]:
-            rows.spread(path, table, column)
+def test_a_worker_and_its_recovery_go_on_among_hostile_rows(hand: Hand, tmp_path: Path, among: list[str]) -> None:
+    rows.spread(hand, among)
     if "everbeat_health" in among:
-        rows.spoil(
-            path, everbeat_health="healthy_since_mono", everbeat_clock="wall_offset", everbeat_roles="until_mono"
-        )
-    with closing(Everbeat(AppConfig(broker=SQLiteConfig(path, durability="normal")))) as app, a_worker(path) as worker:
+        with hand.writing() as pen:
+            pen.spoil("everbeat_health", "healthy_since_mono")
+            pen.spoil("everbeat_clock", "wall_offset")
+            pen.spoil("everbeat_roles", "until_mono")
+    with closing(Everbeat(AppConfig(broker=hand.broker))) as app, a_worker(hand, tmp_path / "log") as worker:
         add = app.task(name="add")(_add)
         handles = add.enqueue_many([add.args(number, 1) for number in range(SOUND)])
 
@@ -105,7 +117,7 @@ def _add(a: int, b: int) -> int:
 @dataclass(slots=True, eq=False)
 class HardyWorker:
     process: "subprocess.Popen[bytes]"
-    path: Path
+    hand: Hand
     log: Path
 
     def said(self) -> str:
@@ -124,24 +136,20 @@ class HardyWorker:
             time.sleep(0.1)
 
     def _beats(self) -> int:
-        with closing(sqlite3.connect(self.path, timeout=30)) as connection:
-            connection.execute("PRAGMA wal_autocheckpoint=0")
-            sql = "SELECT max(beat_seq) FROM everbeat_workers WHERE name = 'hardy' AND typeof(beat_seq) = 'integer'"
-            return int(connection.execute(sql).fetchone()[0] or 0)
+        return int(self.hand.ask("SELECT max(beat_seq) FROM everbeat_workers WHERE name = 'hardy'")[0][0] or 0)
 
 
 @contextmanager
-def a_worker(path: Path) -> Iterator[HardyWorker]:
+def a_worker(hand: Hand, log: Path) -> Iterator[HardyWorker]:
     """Stopped by SIGTERM at the end."""
-    log = path.with_name("worker.log")
-    words = ["worker", "start", "tests.hostile.apps:app", "--db", f"sqlite:///{path}", "--name", "hardy",
+    words = ["worker", "start", "tests.hostile.apps:app", "--db", hand.url, "--name", "hardy",
              "--processes", "2", "--drain-timeout", "1"]  # fmt: skip
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "everbeat", *words], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file,
             stderr=file,
         )  # fmt: skip
-    worker = HardyWorker(process, path, log)
+    worker = HardyWorker(process, hand, log)
     try:
         yield worker
         process.send_signal(signal.SIGTERM)

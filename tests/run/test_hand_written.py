@@ -7,14 +7,19 @@ from typing import Any
 
 import pytest
 from tests.run.stage import Stage
+from tests.run.test_reaper import AGAIN, QUICK, live, running
 from tests.words import carry_out, enqueue
 
 from everbeat.model.order import Order
 from everbeat.store.interface import TaskFilter
 
 NUMBERS = ["priority", "fence", "attempt", "free_attempts", "crash_count", "lost_count", "dispatch_count", "solo"]
-OTHERS = ["good_until", "args", "id", "exclusive_key"]
-ELSEWHERE = ["name", "queue", "policy", "due_at", "waiting_for", "run_at", "created_at", "cancel_requested_at"]
+OTHERS = ["good_until", "args", "id", "exclusive_key", "workflow_id", "node", "refs"]
+ELSEWHERE = [
+    "name", "queue", "policy", "due_at", "waiting_for", "run_at", "created_at", "cancel_requested_at", "worker_id",
+    "max_attempts", "quarantined", "started_at", "finished_at", "counted", "unique_key", "progress", "error_code",
+    "error_message", "error", "held", "result",
+]  # fmt: skip
 VALUES = ["abc", b"\xff", 1.5, -1, (1 << 63) - 1]
 
 
@@ -28,9 +33,11 @@ def test_a_row_written_by_hand_stops_nobody(stage: Stage, column: str, value: An
     worker = stage.worker(processes=2)
     worker.get_up()
     bad, good = enqueue(stage.store), enqueue(stage.store)
+    node = enqueue(stage.store)
+    write(stage, "tasks", "workflow_id", "of another kind than the bad one's", "id", node)
     write(stage, "tasks", column, value, "id", bad)
 
-    for _ in range(3):
+    for _ in range(4):
         worker.look()
         for slot, child in worker.crew.children.items():
             if child.sent:
@@ -103,3 +110,33 @@ def test_a_worker_whose_own_row_can_not_be_read_waits_for_a_person(stage: Stage)
 
     assert worker.dispatcher.mandate.is_displaced
     assert stage.status(task) == ["PENDING"]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    list(itertools.product(["beat_mono", "beat_at", "beat_interval_ms", "clock_id", "exclusive_lease_ms"], VALUES)),
+)
+def test_a_worker_row_written_by_hand_keeps_nobody_from_judging_the_others(
+    stage: Stage, column: str, value: Any
+) -> None:
+    odd, frozen, judge = (stage.worker(name, processes=1, **QUICK) for name in ("a", "frozen", "judge"))
+    task = running(stage, frozen)
+    write(stage, "workers", column, value, "id", odd.id)
+
+    live(stage, 40, judge)
+
+    assert stage.status(task) == ["PENDING"]
+
+
+def test_keys_of_two_kinds_are_handed_over_together(stage: Stage) -> None:
+    gone, judge = stage.worker("gone", processes=2, **QUICK), stage.worker("judge", **QUICK)
+    tasks = [enqueue(stage.store, exclusive_key=key, policy=AGAIN) for key in ("k", "odd")]
+    gone.get_up()
+    write(stage, "tasks", "exclusive_key", b"\xff", "id", tasks[1])
+
+    live(stage, 60, judge)
+
+    assert stage.status(*tasks) == ["PENDING", "PENDING"]
+    judge.get_up()
+    judge.look()
+    assert stage.status(*tasks) == ["RUNNING", "FAILED"]

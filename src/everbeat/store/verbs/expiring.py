@@ -12,6 +12,7 @@ from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import flow_ends
 from everbeat.store.verbs.records import Records
 from everbeat.store.verbs.turns import hand_over
+from everbeat.store.verbs.unsound import LARGEST
 
 BITE = 500
 STEP_US = 5_000_000
@@ -22,9 +23,11 @@ REASON = "it was not started while it was good"
 
 # everbeat_tasks_good
 NEXT = "SELECT min(good_until) FROM everbeat_tasks WHERE status = 'PENDING' AND good_until IS NOT NULL"
-OVER = """
+# A fence that can not grow was written by hand: such a task is set aside by who would claim it.
+OVER = f"""
 SELECT seq, fence, id, name, attempt, exclusive_key FROM everbeat_tasks
- WHERE status = 'PENDING' AND good_until IS NOT NULL AND good_until <= ? ORDER BY good_until LIMIT ?
+ WHERE status = 'PENDING' AND good_until IS NOT NULL AND good_until <= ? AND fence BETWEEN 0 AND {LARGEST}
+ ORDER BY good_until LIMIT ?
  /*pg: FOR UPDATE SKIP LOCKED */"""
 
 # Primary key; a task that somebody has taken meanwhile is left alone.

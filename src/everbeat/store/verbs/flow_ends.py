@@ -40,8 +40,8 @@ SELECT workflow_id, node, status, CASE WHEN result IS NULL THEN 0 ELSE 1 END, er
 
 
 def lock(tx: Transaction, workflow_ids: Iterable[str | None]) -> Roots:
-    """Let nobody else change these until the end of the transaction."""
-    wanted = {workflow_id for workflow_id in workflow_ids if workflow_id is not None}
+    """Let nobody else change these until the end of the transaction. What is no text is the id of none."""
+    wanted = {workflow_id for workflow_id in workflow_ids if isinstance(workflow_id, str)}
     if not wanted:
         return {}
     return dict(tx.among(LOCK, (), sorted(wanted)))

@@ -10,10 +10,15 @@ from collections.abc import Sequence
 from everbeat.model.recovery import Orphan, Verdict
 from everbeat.model.state import TaskStatus
 from everbeat.store.transaction import Transaction
+from everbeat.store.verbs.living import LONGEST_EXCLUSIVE_MS
 
-IS_HELD = """
+# A lease that no worker can have counts as the longest that one can.
+LEASE_US = f"""
+1000 * CASE WHEN exclusive_lease_ms BETWEEN 0 AND {LONGEST_EXCLUSIVE_MS} THEN exclusive_lease_ms
+            ELSE {LONGEST_EXCLUSIVE_MS} END"""
+IS_HELD = f"""
 SELECT 1 FROM everbeat_workers
- WHERE id = ? AND clock_id = ? AND abs(? - beat_mono) <= exclusive_lease_ms * 1000
+ WHERE id = :id AND clock_id = :clock_id AND beat_mono BETWEEN :mono - {LEASE_US} AND :mono + {LEASE_US}
  /*pg: FOR UPDATE */"""
 
 
@@ -23,7 +28,7 @@ def are_free(tx: Transaction, verdicts: Sequence[tuple[Orphan, Verdict]]) -> lis
 
 
 def is_held(tx: Transaction, worker_id: str | None) -> bool:
-    return tx.one(IS_HELD, (worker_id, tx.clock_id, tx.mono)) is not None
+    return tx.one(IS_HELD, {"id": worker_id, "clock_id": tx.clock_id, "mono": tx.mono}) is not None
 
 
 def _is_leased(orphan: Orphan) -> bool:

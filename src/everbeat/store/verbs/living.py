@@ -26,6 +26,10 @@ FOREVER_US = 1 << 62
 STATUSES: dict[object, WorkerStatus] = {status.value: status for status in WorkerStatus}
 LONGEST_LEASE_US = 2 * 3_600_000_000
 """No role is taken for longer: a lease beyond this was written by hand, and stops nobody."""
+RAREST_BEAT_MS = 120_000
+"""No worker beats more rarely: one that says so was written by hand, and is not waited for without end."""
+LONGEST_EXCLUSIVE_MS = 3_600_000
+"""No worker has a longer lease."""
 
 STORE_ID = "SELECT value FROM everbeat_meta WHERE key = 'store_id'"
 META = f"SELECT key, value FROM everbeat_meta WHERE key IN ('store_id', '{schema.MIN_READER}')"
@@ -74,7 +78,8 @@ LAST_BEAT = "SELECT beat_mono FROM everbeat_workers WHERE id = ? AND clock_id = 
 DECLARE_DEAD = """
 UPDATE everbeat_workers SET status = 'dead', ended_at = :now, end_cause = :cause, end_reason = :reason
  WHERE id = :id AND status = 'alive'"""
-IF_SILENT = " AND (clock_id <> :clock_id OR abs(:mono - beat_mono) > :silent)"
+# Nothing is counted with what is stored: PostgreSQL refuses the whole statement for one number that is too large.
+IF_SILENT = " AND (clock_id <> :clock_id OR beat_mono < :mono - :silent OR beat_mono > :mono + :silent)"
 
 FREE_ROLES = "DELETE FROM everbeat_roles WHERE worker_id = ?"
 
@@ -196,7 +201,7 @@ def declare_dead(tx: Transaction, worker_id: str, *, reason: str, cause: str, si
     tx.run(FREE_ROLES, (worker_id,))
     telling.leave_behind(tx, worker_id)
     facts: dict[str, Any] = {"cause": cause, "reason": reason}
-    if beat is not None:
+    if beat is not None and isinstance(beat[0], int):
         silent_for_us = tx.mono - beat[0] if unseen_for_us is None else min(unseen_for_us, tx.mono - beat[0])
         facts["silent_for"] = round(silent_for_us / 1e6, 3)
     add_events(tx, [Event(name=event.WORKER_DEAD, worker_id=worker_id, facts=facts)])
@@ -266,7 +271,7 @@ def _info(row: Row, tx: Transaction) -> WorkerInfo:
         queues=names_in(row[11]),
         processes=row[12],
         async_slots=row[13],
-        beat_interval_ms=_number(row[14]),
+        beat_interval_ms=_up_to(RAREST_BEAT_MS, row[14], otherwise=0),
         version=row[15],
         started_at=moment(_number(row[16])),
         last_beat_at=moment(_number(row[17])),
@@ -275,12 +280,16 @@ def _info(row: Row, tx: Transaction) -> WorkerInfo:
         ended_at=moment_or_none(row[19] if isinstance(row[19], int) else None),
         end_reason=row[20],
         held=row[21],
-        exclusive_lease_ms=_number(row[22]),
+        exclusive_lease_ms=_up_to(LONGEST_EXCLUSIVE_MS, row[22], otherwise=LONGEST_EXCLUSIVE_MS),
     )
 
 
 def _number(stored: object) -> int:
     return stored if isinstance(stored, int) else 0
+
+
+def _up_to(most: int, stored: object, *, otherwise: int) -> int:
+    return stored if isinstance(stored, int) and 0 <= stored <= most else otherwise
 
 
 def names_in(stored: str | None) -> tuple[str, ...] | None:

@@ -30,6 +30,7 @@ from everbeat.store.interface import StaleTask
 from everbeat.store.moments import moment_or_none
 from everbeat.store.transaction import Row, RowRefused, Transaction
 from everbeat.store.verbs import classes, flow_ends
+from everbeat.store.verbs.living import RAREST_BEAT_MS
 from everbeat.store.verbs.owning import NOW, end
 from everbeat.store.verbs.queueing import Places
 from everbeat.store.verbs.records import Records, add_events
@@ -62,10 +63,12 @@ SELECT h.task_id FROM everbeat_heartbeats h, everbeat_workers w
  WHERE w.id = ? AND h.sender_id = w.id AND h.sent_at = w.beat_at ORDER BY h.id DESC LIMIT 1"""
 
 # A beat in the future is as good as none: nobody can have written it.
-SILENT_OWNERS = """
+BEATS_EVERY = f"CASE WHEN beat_interval_ms BETWEEN 0 AND {RAREST_BEAT_MS} THEN beat_interval_ms ELSE 0 END"
+ALLOWED = f"CASE WHEN :silent < :missed * ({BEATS_EVERY}) THEN :missed * ({BEATS_EVERY}) ELSE :silent END"
+SILENT_OWNERS = f"""
 SELECT id FROM everbeat_workers
- WHERE status = 'alive' AND (clock_id <> :clock_id OR (
-       abs(:mono - beat_mono) > :silent AND abs(:mono - beat_mono) > :missed * beat_interval_ms))"""
+ WHERE status = 'alive'
+   AND (clock_id <> :clock_id OR beat_mono < :mono - ({ALLOWED}) OR beat_mono > :mono + ({ALLOWED}))"""
 
 LOCKED = " /*pg: FOR UPDATE */"
 """So that nobody beats between the look and the verdict."""

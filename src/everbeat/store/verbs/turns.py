@@ -62,8 +62,9 @@ SELECT DISTINCT exclusive_key FROM everbeat_tasks WHERE seq IN ({seqs}) AND excl
 
 
 def hand_over(tx: Transaction, keys: Iterable[str | None]) -> None:
-    """Let each of these keys be somebody's turn, if anybody waits for it."""
-    for key in sorted({key for key in keys if key is not None}):
+    """Let each of these keys be somebody's turn, if anybody waits for it. Always in the same order, also of those that
+    are no text: whoever claims such a task sets it aside."""
+    for key in sorted({key for key in keys if key is not None}, key=lambda key: (not isinstance(key, str), key)):
         tx.lock(f"{LINE}{key}")
         holder = tx.one(HOLDER, (key,))
         if holder is not None and not holder[1]:

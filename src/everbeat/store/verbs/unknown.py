@@ -14,6 +14,7 @@ from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import flow_ends, living
 from everbeat.store.verbs.records import Records
 from everbeat.store.verbs.turns import hand_over
+from everbeat.store.verbs.unsound import LARGEST
 
 UNKNOWN_TASK = "UNKNOWN_TASK"
 ACTOR = "system/unknown"
@@ -29,9 +30,10 @@ NEXT_NAME = """
 SELECT name FROM everbeat_tasks
  WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name > ?
  ORDER BY name LIMIT 1"""
-WAITING = """
+WAITING = f"""
 SELECT seq, fence, id, attempt, exclusive_key FROM everbeat_tasks
  WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name = ? AND run_at <= ?
+   AND fence BETWEEN 0 AND {LARGEST}
  LIMIT ? /*pg: FOR UPDATE SKIP LOCKED */"""
 
 WATCHED = "SELECT name, clock_id, since_mono, seen_mono FROM everbeat_unknown"
@@ -39,7 +41,7 @@ WATCH = """
 INSERT INTO everbeat_unknown (name, clock_id, since_mono, seen_mono) VALUES (:name, :clock_id, :mono, :mono)
 ON CONFLICT (name) DO UPDATE
    SET since_mono = CASE WHEN everbeat_unknown.clock_id = :clock_id
-                          AND :mono - everbeat_unknown.seen_mono BETWEEN 0 AND :gap THEN everbeat_unknown.since_mono
+                          AND everbeat_unknown.seen_mono BETWEEN :mono - :gap AND :mono THEN everbeat_unknown.since_mono
                          ELSE :mono END,
        clock_id = :clock_id, seen_mono = :mono"""
 FORGET = "DELETE FROM everbeat_unknown WHERE name = ?"
@@ -67,7 +69,8 @@ def refuse(tx: Transaction, *, after_us: int, gap_us: int) -> list[str]:
     tx.many(FORGET, [(name,) for name, *_ in tx.all(WATCHED) if name in known])
     values = {"clock_id": tx.clock_id, "mono": tx.mono, "gap": gap_us}
     tx.many(WATCH, [values | {"name": name} for name in sorted(unknown, key=str)])
-    lost = {name for name, _, since, _ in tx.all(WATCHED) if name in unknown and tx.mono - since >= after_us}
+    since = {name: at for name, _, at, _ in tx.all(WATCHED) if name in unknown and isinstance(at, int)}
+    lost = {name for name, at in since.items() if tx.mono - at >= after_us}
     failed: list[str] = []
     for queue, name in found:
         if name in lost and len(failed) < BITE:

@@ -36,7 +36,8 @@ UPDATE everbeat_tasks
    SET status = 'FAILED', quarantined = 1, fence = :fence + 1, finished_at = :now, id = :id, priority = :priority,
        attempt = :attempt, free_attempts = :free_attempts, crash_count = :crash_count, lost_count = :lost_count,
        dispatch_count = :dispatch_count, solo = :solo, args = :args, good_until = :good_until,
-       exclusive_key = :exclusive_key, refs = :refs, error_code = :code, error_message = :message, error = NULL
+       exclusive_key = :exclusive_key, workflow_id = :workflow_id, node = :node, refs = :refs, error_code = :code,
+       error_message = :message, error = NULL
  WHERE seq = :seq AND status = 'PENDING'"""
 
 
@@ -69,8 +70,8 @@ _KNOWN: set[tuple[type, ...]] = set()
 
 
 def _is_shape(types: tuple[type, ...]) -> bool:
-    texts = (types[15], types[18])
-    return types[:12] == SHAPE and types[13] is bytes and types[14] in (int, NOTHING) and {*texts} <= {str, NOTHING}
+    texts, numbers = {*types[15:17], types[18]}, {types[14], types[17]}
+    return types[:12] == SHAPE and types[13] is bytes and numbers <= {int, NOTHING} and texts <= {str, NOTHING}
 
 
 def set_aside(tx: Transaction, rows: Sequence[Row]) -> None:
@@ -99,11 +100,11 @@ def _right(column: str, value: Any, seq: int) -> Any:
             return value if isinstance(value, str) else f"unreadable-{seq}"
         case "args":
             return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
-        case "exclusive_key" | "refs":
+        case "exclusive_key" | "refs" | "workflow_id":
             return value if type(value) in (str, NOTHING) else None
-        case "good_until":
+        case "good_until" | "node":
             return value if type(value) in (int, NOTHING) else None
-        case "policy" | "name" | "queue" | "seq" | "workflow_id" | "node":
+        case "policy" | "name" | "queue" | "seq":
             return value
         case "priority" | "solo":
             return value if type(value) is int else 0
