@@ -24,6 +24,11 @@ def masked(url: str) -> str:
     return _QUERY_SECRET.sub(rf"\1{MASK}", _USER_SECRET.sub(rf"\1{MASK}@", url))
 
 
+def located(url: str, schema: str | None) -> str:
+    """Where the tables are, for people. Two stores may share a database."""
+    return masked(url) if schema is None else f"{masked(url)}, schema {schema}"
+
+
 def without_passwords(text: str) -> str:
     """A text of any kind, with the passwords of the URLs and connection strings in it replaced."""
     if "://" in text:

@@ -13,6 +13,7 @@ import pytest
 from tests.postgres import EmptyDatabase
 from tests.words import a_task, a_worker, claim, completed, enqueue, register, settle
 
+from everbeat import PostgresConfig
 from everbeat.cli import events
 from everbeat.errors import TaskConflict
 from everbeat.model.event import Event
@@ -226,6 +227,8 @@ def test_a_schema_of_its_own_is_a_store_of_its_own(store: PostgresStore, url: st
 
     assert store.get("a") is None
     assert other.store_id != store.store_id
+    assert (store.location, other.location) == (url, f"{url}, schema jobs")
+    assert PostgresConfig(url, schema="jobs").location == other.location
     other.close()
 
 

@@ -16,7 +16,7 @@ from everbeat.config.setting import CODE, DEFAULT, Settings, section, setting
 from everbeat.config.surroundings import look_around
 from everbeat.config.urls import POSTGRES, SQLITE
 from everbeat.errors import ConfigError
-from everbeat.secrecy import masked
+from everbeat.secrecy import located, masked
 
 DEFAULT_PATH = "everbeat.db"
 Durability = Literal["full", "normal"]
@@ -69,7 +69,7 @@ class PostgresConfig(Settings):
         completion.finish()
 
     def __repr__(self) -> str:
-        return f"PostgresConfig(database_url={self.location!r}, schema={self.schema!r})"
+        return f"PostgresConfig(database_url={masked(self.database_url)!r}, schema={self.schema!r})"
 
     @property
     def url(self) -> str:
@@ -79,7 +79,7 @@ class PostgresConfig(Settings):
     @property
     def location(self) -> str:
         """For people and logs."""
-        return masked(self.database_url)
+        return located(self.database_url, self.schema)
 
     def to_facts(self) -> dict[str, Any]:
         return {"database_url": self.database_url, "schema": self.schema}

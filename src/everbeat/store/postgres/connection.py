@@ -26,7 +26,7 @@ from everbeat.clock import Clock
 from everbeat.crashpoint import crash_point
 from everbeat.errors import StoreUnavailable
 from everbeat.model.event import Event
-from everbeat.secrecy import masked
+from everbeat.secrecy import located
 from everbeat.store.postgres.arrays import teach
 from everbeat.store.postgres.limited import LimitedConnection
 from everbeat.store.postgres.transaction import Connection, Memory, PostgresTransaction
@@ -64,7 +64,7 @@ class PostgresDatabase:
     """False: the last connection led to another server than the first (PROTOCOL 8)."""
 
     def __init__(self, url: str, *, schema: str | None, clock: Clock | None, patience: float) -> None:
-        self.location = masked(url)
+        self.location = located(url, schema)
         self.patience = patience
         self.scope = ""
         """What the names of locks begin with: the id of the store, so that two spellings of one URL share them and two

@@ -8,7 +8,7 @@ from pathlib import Path
 from everbeat import private
 from everbeat.errors import StoreUnavailable
 from everbeat.model.integrity import Rescue
-from everbeat.secrecy import masked
+from everbeat.secrecy import located
 from everbeat.store.interface import Blocker
 
 
@@ -19,7 +19,7 @@ class PostgresSite:
 
     @property
     def location(self) -> str:
-        return masked(self._url)
+        return located(self._url, self._schema)
 
     @property
     def state_directory(self) -> Path:
