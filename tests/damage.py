@@ -1,5 +1,6 @@
 """Ways to damage a SQLite file, each really done to its bytes. Nobody may have it open."""
 
+import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -33,6 +34,15 @@ def wreck_index(path: Path, name: str = "sqlite_autoindex_everbeat_tasks_1") -> 
     """Make a page of an index unreadable: REINDEX can not even throw it away."""
     settle(path)
     _overwrite(path, *root_of(path, name))
+
+
+def scramble(path: Path, name: str) -> None:
+    """Overwrite the first page of a table or index with what looks like nothing."""
+    settle(path)
+    offset, size = root_of(path, name)
+    content = bytearray(path.read_bytes())
+    content[offset : offset + size] = random.Random(name).randbytes(size)
+    path.write_bytes(content)
 
 
 def wreck_table(path: Path, name: str = "everbeat_tasks") -> None:

@@ -1,7 +1,9 @@
 """A worker is started on a store that something went wrong with: it heals it, or says what is wrong and leaves it."""
 
 import os
+import re
 import resource
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -72,6 +74,38 @@ def test_a_store_beyond_repair_is_not_started_and_is_byte_for_byte_as_it_was(
     assert f"everbeat db backup {file_of(yard)}.backup --db sqlite:///{file_of(yard)}" in said
     assert file_of(yard).read_bytes() == before
     assert not yard.processes()
+
+
+@pytest.mark.parametrize("index", ["sqlite_autoindex_everbeat_tasks_1", "everbeat_tasks_ready", "everbeat_tasks_line"])
+def test_an_index_that_was_overwritten_is_healed_by_the_command_that_is_named(yard: Yard, index: str) -> None:
+    """REINDEX can not throw its pages away, so a copy is made of the tables. Nothing is lost."""
+    ids = with_tasks(yard)
+    damage.scramble(file_of(yard), index)
+
+    said = halted(yard.worker(ready=False))
+    named = re.search(r"a copy without the damage was made; put it in its place: everbeat (db restore .*)", said)
+    assert named is not None, said
+    restored = yard.command(*shlex.split(named[1]), "--yes")
+
+    assert restored.ended() == 0, restored.said()
+    assert yard.worker("--burst").ended() == 0
+    assert {yard.status(task_id) for task_id in ids} == {TaskStatus.COMPLETED}
+    yard.audit(ids)
+
+
+def test_who_meets_the_damage_is_told_what_to_do(yard: Yard) -> None:
+    with_tasks(yard)
+    damage.scramble(file_of(yard), "everbeat_tasks_ready")
+
+    looked = yard.command("queue", "status", "--db", f"sqlite:///{file_of(yard)}")
+    named = f"everbeat queue recover --db sqlite:///{file_of(yard)}"
+
+    assert looked.ended() == 3
+    assert f"{file_of(yard)} is damaged: " in looked.said()
+    assert f"run: {named}. It repairs what can be repaired, and says what to do otherwise" in looked.said()
+    recovered = yard.command(*shlex.split(named)[1:])
+    assert recovered.ended() == 1
+    assert "a copy without the damage was made; put it in its place: everbeat db restore " in recovered.said()
 
 
 def test_a_header_that_was_overwritten_is_damage_because_the_file_was_a_store(yard: Yard) -> None:

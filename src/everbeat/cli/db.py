@@ -90,7 +90,7 @@ def check(db: which.Db = None, app: which.App = None, as_json: which.AsJson = Fa
             result = store.check_integrity(budget=CHECK_SECONDS)
             result = replace(result, warnings=[*result.warnings, *store.inconsistencies(scan=True)])
     except StoreDamaged as damage:
-        result = IntegrityResult(passed=False, errors=[str(damage)])
+        result = IntegrityResult(passed=False, errors=[str(damage.__cause__ or damage)])
     if as_json:
         out.data(plain(result) | {"store": location})
     else:

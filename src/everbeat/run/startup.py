@@ -183,7 +183,7 @@ def halted(site: Site, found: IntegrityResult | StoreDamaged, *, others: Sequenc
     """The store is damaged, and stays as it is. It may be so damaged that it could not even be opened."""
     rescue = site.rescue()
     if isinstance(found, StoreDamaged):
-        found = IntegrityResult(passed=False, errors=[str(found)])
+        found = IntegrityResult(passed=False, errors=[str(found.__cause__ or found)])
     return RecoveryFailed(
         _words(site.location, found, rescue, others),
         errors=found.errors,

@@ -18,6 +18,7 @@ and once the parent is gone somebody else deletes the WAL that the child still w
 
 import ctypes
 import os
+import shlex
 import sqlite3
 import threading
 import time
@@ -347,7 +348,11 @@ class SQLiteDatabase:
             return StoreUnavailable(self._blocked())
         if self._is_damage(error):
             self.condemn()
-            return StoreDamaged(f"{self.path}: {error}. Nothing was changed.")
+            url = shlex.quote(f"sqlite:///{self.path}")
+            return StoreDamaged(
+                f"{self.path} is damaged: {error}. Nothing was changed. Stop what uses it, then run: everbeat queue "
+                f"recover --db {url}. It repairs what can be repaired, and says what to do otherwise"
+            )
         return StoreUnavailable(f"{self.path}: {error}{self._why_closed(error)}. Nothing was changed.")
 
     def _is_damage(self, error: sqlite3.Error) -> bool:
