@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from everbeat.aside import in_thread
+from everbeat.config.checks import one_of
 from everbeat.ids import name_problem
 from everbeat.model.flow import OnError
 
@@ -39,8 +40,8 @@ class Node:
 
     def __init__(
         self, flow: "Workflow", what: "Task[..., Any] | Sender[..., Any] | Workflow", args: tuple[Any, ...],
-        kwargs: dict[str, Any], *, over: "Node | None", after: Iterable["Node"], join: str, min_success: int | None,
-        allow_failed: bool, when: Condition | Iterable[Condition] | None,
+        kwargs: dict[str, Any], *, over: "Node | None", after: "Node | Iterable[Node]", join: str,
+        min_success: int | None, allow_failed: bool, when: Condition | Iterable[Condition] | None,
         unless: Condition | Iterable[Condition] | None,
     ) -> None:  # fmt: skip
         self.flow = flow
@@ -50,7 +51,7 @@ class Node:
         self.args = args
         self.kwargs = kwargs
         self.over = over
-        self.order: list[Node] = list(after)
+        self.order: list[Node] = [after] if isinstance(after, Node) else list(after)
         self.join = join
         self.min_success = min_success
         self.allow_failed = allow_failed
@@ -95,7 +96,7 @@ class Workflow:
         success: Sequence[Node] | None = None,
         output: Node | Sequence[Node] | None = None,
     ) -> None:
-        problem = name_problem(name, "workflow name")
+        problem = name_problem(name, "workflow name") or one_of("on_error", str(on_error).upper(), map(str, OnError))
         if problem is not None:
             raise ValueError(problem)
         self.name = name
@@ -113,7 +114,7 @@ class Workflow:
         task: "Task[..., Any] | Sender[..., Any] | Workflow",
         /,
         *args: Any,
-        after: Iterable[Node] = (),
+        after: Node | Iterable[Node] = (),
         join: Join = "all",
         min_success: int | None = None,
         allow_failed: bool = False,
@@ -140,7 +141,7 @@ class Workflow:
         /,
         *args: Any,
         over: Node,
-        after: Iterable[Node] = (),
+        after: Node | Iterable[Node] = (),
         when: Condition | Iterable[Condition] | None = None,
         unless: Condition | Iterable[Condition] | None = None,
         **kwargs: Any,

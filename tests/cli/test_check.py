@@ -53,6 +53,15 @@ def test_each_task_is_shown_with_the_rules_that_are_in_effect(everbeat: Command,
     assert not (tmp_path / "jobs.db").exists()
 
 
+def test_the_application_may_be_named_by_the_environment(
+    everbeat: Command, shop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop(GOOD)
+    monkeypatch.setenv("EVERBEAT_APP", "shop:app")
+
+    assert everbeat("check", "--json").json["app"] == "shop:app"
+
+
 def test_the_same_as_json(everbeat: Command, shop: Any) -> None:
     shop(GOOD)
 

@@ -315,11 +315,24 @@ def test_all_problems_are_told_at_once_and_nothing_is_stored(app: Everbeat, t: T
     assert (app.store.workflows(), t.tasks()) == ([], [])
 
 
+def test_a_single_node_may_stand_for_a_list_of_one(app: Everbeat) -> None:
+    flow = Workflow("ordered")
+    first = flow.add(task(app, "number"), 1)
+    flow.add(task(app, "number"), 2, after=first)
+
+    with app.testing() as t:
+        run = flow.start(app)
+        t.run_pending()
+        assert [node.after for node in run.nodes()] == [[], ["number"]]
+
+
 def test_an_empty_workflow_and_one_without_a_name_are_refused(app: Everbeat) -> None:
     with pytest.raises(WorkflowInvalid, match="it has no nodes"):
         Workflow("empty").start(app)
     with pytest.raises(ValueError, match="workflow name"):
         Workflow("no spaces please")
+    with pytest.raises(ValueError, match="on_error must be one of 'FAIL', 'PAUSE', 'CONTINUE', not 'STOP'"):
+        Workflow("etl", on_error="stop")
 
 
 def test_arguments_beside_nodes_are_checked_as_in_every_call(app: Everbeat) -> None:

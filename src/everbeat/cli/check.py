@@ -15,7 +15,9 @@ COLUMNS = (
 
 
 def check(
-    target: Annotated[str, Argument(metavar="MODULE:APP", help="The application, as for worker start.")],
+    target: Annotated[
+        str, Argument(metavar="MODULE:APP", envvar="EVERBEAT_APP", help="The application, as for worker start.")
+    ],
     json: AsJson = False,
 ) -> None:
     """Check an application without running it. Exit 1 if something in it can not work.
