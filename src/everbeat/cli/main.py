@@ -1,6 +1,5 @@
 """The command `everbeat`: its groups, its version, and how every command ends."""
 
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -45,6 +44,7 @@ queue.app.members |= {"recovery-report": recovery.recovery_report}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
+    out.open_streams()
     try:
         _run(list(sys.argv[1:] if argv is None else argv))
     except SystemExit as end:
@@ -54,9 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code_for(error)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except BrokenPipeError:
-        # Who read what we print has gone. Nothing more can be said, not even by the interpreter as it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # who read what we print has gone
+        out.give_up()
         return FAILED
     return OK
 

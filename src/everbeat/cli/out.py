@@ -1,10 +1,12 @@
 """The only place that prints: data and tables on stdout, complaints on stderr."""
 
+import io
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from everbeat.cli.ends import USAGE, Refused
@@ -15,12 +17,39 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
+def open_streams() -> None:
+    """Before anything else is opened: in the place of a stream that whoever started us had closed it would get what is
+    printed there, or the log. What a terminal has no character for is shown by its number."""
+    streams = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
+    if any(getattr(sys, name) is None for name, _ in streams):
+        while (taken := os.open(os.devnull, os.O_RDWR)) < len(streams):
+            os.set_inheritable(taken, True)
+        os.close(taken)
+    for number, (name, mode) in enumerate(streams):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def say(text: str) -> None:
-    _write(sys.stdout, f"{text}\n")
+    try:
+        _write(sys.stdout, f"{text}\n")
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        give_up()
+        raise Refused(f"can not print on stdout: {error.strerror}") from error
 
 
 def complain(text: str) -> None:
-    _write(sys.stderr, "".join(f"{clean(line)}\n" for line in without_passwords(text).splitlines()))
+    with suppress(OSError):  # there is nobody left to tell
+        _write(sys.stderr, "".join(f"{clean(line)}\n" for line in without_passwords(text).splitlines()))
+
+
+def give_up() -> None:
+    """Nothing more can be said on stdout, not even by the interpreter as it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def data(value: Any) -> None:
