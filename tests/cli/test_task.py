@@ -95,6 +95,21 @@ def test_show_tells_the_story_of_a_task(everbeat: Command, store: Store, hand: H
     assert [(late["worker_id"], late["has_result"]) for late in said["late_outcomes"]] == [("hand", True)]
 
 
+def test_an_attempt_beyond_max_attempts_is_no_fraction(
+    everbeat: Command, store: Store, hand: HandWorker, url: str
+) -> None:
+    task_id = send(store)
+    hand.claim()
+    everbeat("task", "requeue", task_id, "--db", url)
+    hand.complete(hand.claim())
+
+    listed = everbeat("task", "list", "--db", url).out
+    shown = everbeat("task", "show", task_id, "--db", url).out
+
+    assert listed.splitlines()[1].split()[4] == "2"
+    assert "2 (beyond 1: unbilled runs, and crashes under on_crash, do not count)" in shown
+
+
 def test_a_pending_task_says_what_it_waits_for(everbeat: Command, store: Store, url: str) -> None:
     task_id = send(store, delay_us=3_600_000_000)
 

@@ -35,6 +35,25 @@ def test_the_journal_tells_what_had_begun_from_what_had_not(stage: Stage) -> Non
     assert [worker.orphaned_tasks for worker in report.dead_workers] == [[begun, taken, unread]]
 
 
+def test_a_report_sets_attempts_against_what_limits_them(stage: Stage) -> None:
+    own = a_policy(on_crash="retry", max_recovery_attempts=5)
+    policies = {"plain": None, "repeated": AGAIN, "on_crash": a_policy(on_crash="retry"), "own": own}
+    for name, policy in policies.items():
+        enqueue(stage.store, id=name, policy=policy)
+    dead, heir = stage.worker("dead", processes=4), stage.worker("heir")
+    dead.get_up()
+    for slot in range(1, 5):
+        dead.crew.begin(slot)
+    dead.vanish()
+
+    report = heir.recovery.run(actor="test", but=heir.id)
+
+    assert report is not None
+    told = {task.task_id: (task.action, task.attempt_count, task.max_attempts) for task in report.recovered_tasks}
+    assert told == {"plain": ("failed", 1, 1), "repeated": ("retry", 1, 5), "on_crash": ("retry", 1, 3),
+                    "own": ("retry", 1, 5)}  # fmt: skip
+
+
 def test_a_report_tells_the_time_of_the_clock_that_all_others_go_by(stage: Stage) -> None:
     left_behind(stage)
     heir = stage.worker("heir")

@@ -13,7 +13,16 @@ from everbeat.errors import TaskNotFound
 from everbeat.ids import new_id
 from everbeat.model.order import Order
 from everbeat.model.state import Change, TaskStatus, sources
-from everbeat.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, LateOutcome, NewTask, TaskError, TaskInfo, TaskKind
+from everbeat.model.task import (
+    DEFAULT_PRIORITY,
+    DEFAULT_QUEUE,
+    LateOutcome,
+    NewTask,
+    TaskError,
+    TaskInfo,
+    TaskKind,
+    attempt_of,
+)
 from everbeat.options import SendOptions
 from everbeat.report.text import Column, ago, clean, fields, plain, stamp
 from everbeat.store.interface import Store
@@ -125,8 +134,14 @@ def full(store: Store, found: Sequence[TaskInfo]) -> list[TaskInfo]:
 
 def _cells(task: TaskInfo, now: datetime) -> list[object]:
     note = task.error_code or task.waiting_for
-    return [task.id, task.status, task.name, task.queue, f"{task.attempt}/{task.max_attempts}",
+    return [task.id, task.status, task.name, task.queue, attempt_of(task.attempt, task.max_attempts),
             ago(task.created_at, now), task.worker_id, note]  # fmt: skip
+
+
+def _attempt(task: TaskInfo) -> str:
+    if task.attempt <= task.max_attempts:
+        return f"{task.attempt} of {task.max_attempts}"
+    return f"{task.attempt} (beyond {task.max_attempts}: unbilled runs, and crashes under on_crash, do not count)"
 
 
 def _facts(task: TaskInfo) -> dict[str, object]:
@@ -139,7 +154,7 @@ def _facts(task: TaskInfo) -> dict[str, object]:
         "waiting for": task.waiting_for,
         "queue": task.queue,
         "priority": task.priority,
-        "attempt": f"{task.attempt} of {task.max_attempts}",
+        "attempt": _attempt(task),
         "crashes": f"{task.crash_count} of its own process, {task.lost_count} with its worker",
         "worker": task.worker_id,
         "fence": task.fence,

@@ -120,6 +120,13 @@ def _refusal(orphan: Orphan, policy: TaskPolicy, action: str) -> str | None:
     return None
 
 
+def most_attempts(policy: TaskPolicy, recovery: RecoveryPolicy) -> int:
+    """How often a task may run after crashes, for people: what its attempts are to be set against."""
+    if policy.on_crash == "retry" and not policy.has_retry:
+        return policy.max_recovery_attempts or recovery.max_recovery_attempts
+    return policy.max_attempts
+
+
 def _run_again(orphan: Orphan, policy: TaskPolicy, recovery: RecoveryPolicy, *, billed: bool, jitter: float) -> Verdict:
     claim, cause = orphan.claim, orphan.cause
     earlier = {Cause.CRASHED: claim.crash_count, Cause.DISPATCH_DIED: claim.dispatch_count}.get(cause, 0)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from everbeat.model.state import Change
-from everbeat.model.task import Claim, TaskError
+from everbeat.model.task import Claim, TaskError, attempt_of
 
 RECOVERY_ACTOR = "system/recovery"
 
@@ -340,7 +340,7 @@ def _outcome(task: RecoveredTask) -> str:
         return f"FAILED ({task.error})"
     if task.action == "failed":
         return f"failed ({task.reason})"
-    return f"{task.action} (attempt {task.attempt_count}/{task.max_attempts})"
+    return f"{task.action} (attempt {attempt_of(task.attempt_count, task.max_attempts)})"
 
 
 def _moment(text: str) -> datetime:

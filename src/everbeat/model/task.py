@@ -248,3 +248,8 @@ class Finished:
     attempt: int
     result: bytes | None
     error: TaskError | None
+
+
+def attempt_of(attempt: int, most: int) -> str:
+    """`2/3`. Runs that are not billed, and losses, may bring a task beyond what its attempts are set against."""
+    return f"{attempt}/{most}" if attempt <= most else str(attempt)

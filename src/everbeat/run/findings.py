@@ -4,8 +4,18 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from everbeat.decide.recover import most_attempts
 from everbeat.model.integrity import Checkpoint, IntegrityResult
-from everbeat.model.recovery import DeadWorker, Orphan, OrphanClass, RecoveredTask, RecoveryReport, Undecided, Verdict
+from everbeat.model.recovery import (
+    DeadWorker,
+    Orphan,
+    OrphanClass,
+    RecoveredTask,
+    RecoveryPolicy,
+    RecoveryReport,
+    Undecided,
+    Verdict,
+)
 from everbeat.model.task import Claim, TaskPolicy
 from everbeat.model.worker import WorkerInfo
 
@@ -28,6 +38,8 @@ class Findings:
     integrity: IntegrityResult | None = None
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     spooled_outcomes: int = 0
+    policy: RecoveryPolicy = field(default_factory=RecoveryPolicy)
+    """By which it was decided."""
 
     def __bool__(self) -> bool:
         return bool(self.dead or self.listed)
@@ -57,11 +69,23 @@ class Findings:
     def _tell(self, claim: Claim, verdict: Verdict | None, *, error: str | None) -> None:
         self.by_owner[claim.worker_id] += 1
         if not self.is_full:
-            self.listed.append(_told(claim, verdict, error))
+            self.listed.append(self._told(claim, verdict, error))
         elif error is None:
             self.more_recovered += 1
         else:
             self.more_failed += 1
+
+    def _told(self, claim: Claim, verdict: Verdict | None, error: str | None) -> RecoveredTask:
+        return RecoveredTask(
+            task_id=str(claim.id),
+            action=verdict.action if verdict is not None else "none",
+            attempt_count=claim.attempt - claim.free_attempts if verdict is not None else 0,
+            max_attempts=most_attempts(TaskPolicy.load(claim.policy), self.policy) if verdict is not None else 0,
+            success=error is None,
+            error=error,
+            previous_worker_id=None if claim.worker_id is None else str(claim.worker_id),
+            reason=verdict.reason if verdict is not None else None,
+        )
 
     def report(self, started_at: datetime, completed_at: datetime) -> RecoveryReport:
         report = RecoveryReport(
@@ -87,19 +111,6 @@ class Findings:
             orphaned_tasks=known,
             more_orphaned=self.by_owner[worker.id] - len(known),
         )
-
-
-def _told(claim: Claim, verdict: Verdict | None, error: str | None) -> RecoveredTask:
-    return RecoveredTask(
-        task_id=str(claim.id),
-        action=verdict.action if verdict is not None else "none",
-        attempt_count=claim.attempt - claim.free_attempts if verdict is not None else 0,
-        max_attempts=TaskPolicy.load(claim.policy).max_attempts if verdict is not None else 0,
-        success=error is None,
-        error=error,
-        previous_worker_id=None if claim.worker_id is None else str(claim.worker_id),
-        reason=verdict.reason if verdict is not None else None,
-    )
 
 
 def _with_integrity(report: RecoveryReport, integrity: IntegrityResult) -> RecoveryReport:

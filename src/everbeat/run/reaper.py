@@ -78,7 +78,8 @@ class Reaper:
         changed = version != self._version
         if changed:
             self._peers = self._store.workers(alive_only=True)
-        findings = Findings(dead=self._recovery.bury_proven(self._peers, but=self._worker_id))
+        dead = self._recovery.bury_proven(self._peers, but=self._worker_id)
+        findings = Findings(dead=dead, policy=self._recovery.policy)
         self._see_to_suspects(findings)
         is_judge = self._is_time_to_judge()
         if is_judge:

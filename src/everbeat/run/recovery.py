@@ -55,7 +55,7 @@ class Recovery:
     ) -> None:  # fmt: skip
         self._store = store
         self._config = config
-        self._policy = policy or config.to_policy()
+        self.policy = policy or config.to_policy()
         self._clock = clock or SystemClock()
         self._jitter = jitter
         self.witness = Witness(me, self._clock)
@@ -72,7 +72,7 @@ class Recovery:
     def run(self, *, actor: str, but: str | None = None) -> RecoveryReport | None:
         """One pass by proof, for every worker but `but`; None if there was nothing to do."""
         started_at = self.now()
-        findings = Findings(dead=self.bury_proven(self._store.workers(alive_only=True), but=but))
+        findings = Findings(dead=self.bury_proven(self._store.workers(alive_only=True), but=but), policy=self.policy)
         report = self.finish(findings, started_at, actor=actor)
         self.tidy()
         return report
@@ -179,7 +179,7 @@ class Recovery:
     def _verdict_on(self, orphans: OrphanClass, cases: Cases) -> Verdict | None:
         if flaw_of(orphans.claim):
             return None
-        return recovery_for(cases.orphan_of(orphans), self._policy, jitter=self._jitter())
+        return recovery_for(cases.orphan_of(orphans), self.policy, jitter=self._jitter())
 
     def would_recover(self, findings: Findings) -> None:
         """Decide as `recover_orphans` does, and write nothing. The dead of these findings are not declared dead yet."""
@@ -252,7 +252,7 @@ class Recovery:
     ) -> list[tuple[Orphan, Verdict]]:
         """Without those that nothing can be decided about, and those that are not to be tried this time."""
         decided: list[tuple[Orphan, Verdict]] = []
-        for orphan, verdict in decide(orphans, self._policy, self._jitter):
+        for orphan, verdict in decide(orphans, self.policy, self._jitter):
             claim = orphan.claim
             known = self._given_up.get((claim.seq, claim.fence)) if self._given_up else None
             if isinstance(verdict, str):

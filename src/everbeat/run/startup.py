@@ -55,7 +55,8 @@ class Startup:
     jitter: Jitter = random.random
 
     def run(self) -> RecoveryReport:
-        recovery, findings = self._recovery(), Findings()
+        recovery = self._recovery()
+        findings = Findings(policy=recovery.policy)
         started_at = recovery.now()
         self._see_to_the_store(findings)
         self.on_whole()
@@ -76,7 +77,8 @@ class Startup:
 
     def look(self) -> RecoveryReport:
         """What `run` would do now. Changes nothing."""
-        recovery, findings = self._recovery(), Findings()
+        recovery = self._recovery()
+        findings = Findings(policy=recovery.policy)
         started_at = recovery.now()
         if self.config.integrity_check_on_startup:
             findings.integrity = self._check(findings)
