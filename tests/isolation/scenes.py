@@ -442,6 +442,47 @@ def keys_of_several_ends(ground: Ground) -> dict[str, Deed]:
 
 
 @scene
+def keys_of_what_ended_and_of_what_is_due(ground: Ground) -> dict[str, Deed]:
+    workers(ground, "w1")
+    send(ground, "a", exclusive_key="l")
+    (a,) = ground.claim("w1")
+    send(ground, "b", exclusive_key="k", delay_us=SECOND)
+    ground.clock.advance(2)
+    return {
+        "settle": lambda: ground.flush(ground.one, "w1", ends=[(a, completed())], places=1),
+        "send": lambda: ground.two.enqueue([a_task(id=f"two {key}", exclusive_key=key) for key in "kl"]),
+    }
+
+
+@scene
+def keys_of_what_ended_and_of_nodes_that_follow(ground: Ground) -> dict[str, Deed]:
+    workers(ground, "w1")
+    begin(ground.main, graph(a="", b="a", nodes={"b": {"exclusive_key": "l"}}))
+    send(ground, "c", exclusive_key="k")
+    ends = ground.claim("w1")
+    return {
+        "settle": lambda: ground.flush(ground.one, "w1", ends=[(claim, completed()) for claim in ends]),
+        "send": lambda: ground.two.enqueue([a_task(id=f"two {key}", exclusive_key=key) for key in "kl"]),
+    }
+
+
+@scene
+def the_holder_of_a_unique_key_goes_while_two_send_it_with_an_exclusive_one(ground: Ground) -> dict[str, Deed]:
+    workers(ground, "w1")
+    send(ground, "held", unique_key="u")
+    (held,) = ground.claim("w1")
+
+    def settle_and_send() -> None:
+        ground.flush(ground.two, "w1", ends=[(held, completed())])
+        ground.two.enqueue([a_task(id="b", unique_key="u", exclusive_key="k")])
+
+    return {
+        "one": lambda: ground.one.enqueue([a_task(id="a", unique_key="u", exclusive_key="k")]),
+        "two": settle_and_send,
+    }
+
+
+@scene
 def the_holder_of_a_turn_is_revived_while_another_ends(ground: Ground) -> dict[str, Deed]:
     workers(ground, "w1")
     send(ground, "a", "b", exclusive_key="k")

@@ -371,7 +371,7 @@ def a_lease_that_begins_late() -> None:
 @mutation("25", seed=1)
 def the_turn_not_handed_over() -> None:
     """Who stands in line for a key waits until somebody mends it."""
-    everywhere(turns.hand_over, lambda tx, keys: None)
+    everywhere(turns.hand_over, lambda tx, keys=(): None)
 
 
 @mutation("25", test=IN_QUEUES + "test_no_more_tasks_of_a_queue_are_owned_than_its_limit_allows")

@@ -74,6 +74,9 @@ class Transaction(Protocol):
     wakes: set[Kind]
     """What has become ready in it: once it is committed, workers that can run it are woken."""
 
+    turns: set[str]
+    """Exclusive keys that are to be handed over before it is committed, all together."""
+
     events: list[Event]
     """What was announced in it. Whoever listens is told of them when it is committed."""
     done: set[str]

@@ -68,6 +68,7 @@ class PostgresTransaction:
         self._moment: int | None = NOT_SAID
         self.events: list[Event] = []
         self.wakes: set[Kind] = set()
+        self.turns: set[str] = set()
         self.done: set[str] = set()
         self._is_undone = False
         self._questions: list[Question] = []

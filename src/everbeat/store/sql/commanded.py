@@ -6,7 +6,7 @@ from everbeat.model.order import Order
 from everbeat.model.state import Change, target
 from everbeat.store.interface import TaskFilter
 from everbeat.store.sql.base import Base
-from everbeat.store.verbs import commanding, queueing
+from everbeat.store.verbs import commanding, queueing, turns
 
 RIVALS = 10
 """So often in a row somebody else may take the unique key of a task while it is being retried."""
@@ -44,6 +44,7 @@ class Commanded(Base):
         with self.database.write(wipe=order is Order.ERASE) as tx:
             seqs = [seq for seq, _ in found]
             done, owners = commanding.carry_out(tx, order, wanted, seqs, actor=actor, reason=reason)
+            turns.hand_over(tx)
         if order.change is not None and done:
             if target(order.change).is_terminal:
                 self.bells.ring_waiters([*done, *tx.done])

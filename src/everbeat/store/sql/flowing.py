@@ -7,7 +7,7 @@ from everbeat.model.flow import NewWorkflow, NodeInfo, NodeResult, WorkflowChang
 from everbeat.model.task import Enqueued
 from everbeat.store.sql.waiting import Waiting
 from everbeat.store.transaction import RowRefused, Transaction
-from everbeat.store.verbs import flow_advance, flow_look, flow_mend, flow_orders, flow_over, flow_start
+from everbeat.store.verbs import flow_advance, flow_look, flow_mend, flow_orders, flow_over, flow_start, turns
 
 MENDED_AT_ONCE = 100
 
@@ -18,12 +18,14 @@ class Flowing(Waiting):
             started = flow_start.start(tx, flows)
             if started.created:
                 flow_advance.advance(tx, {flows[0].id: []})
+                turns.hand_over(tx)
         self._tell(tx)
         return started
 
     def change_workflow(self, change: WorkflowChange, workflow_id: str, *, actor: str) -> bool:
         with self.database.write() as tx:
             changed, owners = flow_orders.carry_out(tx, change, workflow_id, actor=actor)
+            turns.hand_over(tx)
         self._tell(tx)
         if owners:
             self.bells.ring_owners(owners)
@@ -72,6 +74,7 @@ class Flowing(Waiting):
                 return False
         with self.database.write() as tx, tx.part():
             mended = flow_mend.mend(tx, root)
+            turns.hand_over(tx)
         self._tell(tx)
         return mended
 

@@ -30,7 +30,7 @@ REFUSED = (*DEFINITE, UnicodeError, OverflowError)
 class SQLiteTransaction:
     """`Transaction` on a connection that is in one."""
 
-    __slots__ = ("_connection", "clock_id", "done", "events", "mono", "now", "wakes")
+    __slots__ = ("_connection", "clock_id", "done", "events", "mono", "now", "turns", "wakes")
 
     def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
         self._connection = connection
@@ -39,6 +39,7 @@ class SQLiteTransaction:
         self.clock_id = clock.id
         self.events: list[Event] = []
         self.wakes: set[Kind] = set()
+        self.turns: set[str] = set()
         self.done: set[str] = set()
 
     @property

@@ -22,7 +22,7 @@ from everbeat.store.verbs import flow_ends, flow_reopen, stopping
 from everbeat.store.verbs.flow_over import MAY_LIVE_AGAIN, is_over
 from everbeat.store.verbs.looking import conditions
 from everbeat.store.verbs.records import Records, add_events, text
-from everbeat.store.verbs.turns import FOR_KEY, IN_LINE, hand_over, keys_of
+from everbeat.store.verbs.turns import FOR_KEY, IN_LINE, hand_over, keys_of, let_go
 
 BATCH = 500
 
@@ -161,7 +161,8 @@ def count(tx: Transaction, order: Order, wanted: TaskFilter) -> int:
 def carry_out(
     tx: Transaction, order: Order, wanted: TaskFilter, seqs: Sequence[int], *, actor: str, reason: str | None = None
 ) -> tuple[list[str], set[str]]:
-    """Do it to those of them that it still fits; their ids, and the workers that must hear of it."""
+    """Do it to those of them that it still fits; their ids, and the workers that must hear of it. Who asks for it hands
+    over the exclusive keys that are let go."""
     roots = flow_ends.lock_of(tx, seqs)
     where, values = _fit(order, wanted)
     found = tx.all(STILL_FIT.format(seqs=_marks(seqs), fit=where), [*seqs, *values])
@@ -183,7 +184,7 @@ def carry_out(
         of = ids if "{ids}" in statement else these
         tx.run(statement.format(ids=_marks(of), seqs=_marks(of)), [*before, *of])
     if order.change is not None:
-        hand_over(tx, keys_of(tx, these))
+        let_go(tx, keys_of(tx, these))
     if order.change is Change.REVIVE:
         flow_reopen.reopen_tasks(tx, roots, these)
     elif order.change is not None:
@@ -203,7 +204,6 @@ def accept(tx: Transaction, task_id: str, *, actor: str) -> bool:
     if status != TaskStatus.PENDING and any(is_over(tx, workflow_id) for workflow_id in roots):
         return False
     tx.run(ACCEPT, (result, tx.now, worker_id, seq, fence, status))
-    hand_over(tx, keys_of(tx, [seq]))
     records = Records(tx)
     records.history(
         task_id=task_id, actor=actor, change=Change.ACCEPT, old=status, new=TaskStatus.COMPLETED, attempt=attempt,
@@ -213,6 +213,7 @@ def accept(tx: Transaction, task_id: str, *, actor: str) -> bool:
     if status != TaskStatus.PENDING:
         flow_reopen.reopen_tasks(tx, roots, [seq])
     flow_ends.follow(tx, roots, [seq])
+    hand_over(tx, keys_of(tx, [seq]))
     return True
 
 

@@ -72,8 +72,8 @@ def expire(tx: Transaction, *, settle_us: int) -> list[str]:
         )  # fmt: skip
         records.event(Event(name=event.TASK_EXPIRED, task_id=task_id, facts={"name": name, "attempt": attempt}))
     records.write()
-    hand_over(tx, {row[5] for row in over})
     flow_ends.follow(tx, roots, seqs)
+    hand_over(tx, {row[5] for row in over})
     return [task_id for _, _, task_id, *_ in over]
 
 

@@ -8,7 +8,7 @@ whatever makes a task ready asks for `held` (turns.py).
 from everbeat.model.flow import WorkflowStatus
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs.flow_rows import FlowRow, save, tree
-from everbeat.store.verbs.turns import IN_LINE, PAUSED, hand_over
+from everbeat.store.verbs.turns import IN_LINE, PAUSED, let_go
 
 # The nodes of one workflow, and the unique index on the id of a task.
 OF_WORKFLOW = """id IN (SELECT task_id FROM everbeat_workflow_tasks
@@ -51,7 +51,7 @@ def release_inside(tx: Transaction, flow: FlowRow) -> list[str]:
             tx.run(FREE, {"id": one.id})
             tx.run(LINE_UP, {"id": one.id})
             tx.wakes.update({(queue, name) for queue, name, _ in kinds})
-            hand_over(tx, {key for _, _, key in kinds})
+            let_go(tx, [key for _, _, key in kinds])
             released.append(one.id)
     return released
 
@@ -59,4 +59,4 @@ def release_inside(tx: Transaction, flow: FlowRow) -> list[str]:
 def hold(tx: Transaction, flow: FlowRow) -> None:
     keys = {key for _, _, key in tx.all(KINDS, {"id": flow.id})}
     tx.run(HOLD, {"id": flow.id})
-    hand_over(tx, keys)
+    let_go(tx, keys)

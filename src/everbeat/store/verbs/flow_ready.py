@@ -14,7 +14,7 @@ from everbeat.model.flow import Named, NewNode, NewWorkflow, NodeKind, NodeStatu
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, referred_to, save, values
 from everbeat.store.verbs.flow_start import insert
-from everbeat.store.verbs.turns import LINE, hand_over
+from everbeat.store.verbs.turns import LINE, let_go
 
 ARGUMENTS_INVALID = "ARGUMENTS_INVALID"
 
@@ -95,7 +95,7 @@ def is_plain(kind: str, takes: int) -> bool:
 def add_tasks(tx: Transaction, workflow_id: str, nodes: Sequence[Plain]) -> None:
     tx.change_among(ENQUEUE, (tx.now, tx.now, tx.now, workflow_id), sorted(node for node, *_ in nodes))
     tx.wakes.update({(queue, name) for _, queue, name, _ in nodes})
-    hand_over(tx, {key for _, _, _, key in nodes})
+    let_go(tx, [key for _, _, _, key in nodes])
 
 
 def _too_large(tx: Transaction, flow: FlowRow, ready: Sequence[Row]) -> Iterator[NodeEnd]:

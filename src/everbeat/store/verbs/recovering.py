@@ -159,8 +159,8 @@ def recover(
         for verdict, claims in alike.values()
         for claim, settlement in _recover_class(tx, claims, verdict, actor)
     }
-    hand_over(tx, {orphan.claim.exclusive_key for orphan, _ in verdicts})
     flow_ends.follow(tx, roots, [orphan.claim.seq for orphan, _ in verdicts])
+    hand_over(tx, {orphan.claim.exclusive_key for orphan, _ in verdicts})
     Places(tx).offer_in({orphan.claim.queue for orphan, _ in verdicts})
     return [settled[id(orphan.claim)] for orphan, _ in verdicts]
 
@@ -178,8 +178,8 @@ def requeue_silent_claims(tx: Transaction, *, silent_for_us: int, reason: str) -
     tx.lock_tasks([claim.seq for claim in claims])
     requeued = sum(end(tx, claim, verdict, records, actor=RECOVERY_ACTOR) is not None for claim in claims)
     records.write()
-    hand_over(tx, {claim.exclusive_key for claim in claims})
     flow_ends.follow(tx, roots, [claim.seq for claim in claims])
+    hand_over(tx, {claim.exclusive_key for claim in claims})
     return requeued
 
 

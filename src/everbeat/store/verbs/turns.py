@@ -3,7 +3,9 @@
 The others stand in line: `waiting_for` is set, so they are in no index that a claim reads. Whatever would make a task
 with an exclusive key ready (sent, due, retried, handed back, recovered, revived, requeued) puts it in line instead, and
 whatever ends or delays the one that has the turn only lets go of it. At the end of the same transaction `hand_over`
-gives the turn to the first in line, by priority and age: it alone decides who is ready (PROTOCOL 25). A task whose
+gives the turn to the first in line, by priority and age: it alone decides who is ready (PROTOCOL 25). All keys of a
+transaction are handed over together, in one order, so that two can not wait for each other: what comes before the end
+of it only says which keys (`let_go`). A task whose
 workflow is paused is passed over; the same expression, `IN_LINE`, keeps it from being ready. Who waits in a paused
 queue gives way to the first of another queue, also when it has the turn: a pause holds up nobody elsewhere.
 
@@ -61,10 +63,18 @@ KEYS_OF = """
 SELECT DISTINCT exclusive_key FROM everbeat_tasks WHERE seq IN ({seqs}) AND exclusive_key IS NOT NULL"""
 
 
-def hand_over(tx: Transaction, keys: Iterable[str | None]) -> None:
-    """Let each of these keys be somebody's turn, if anybody waits for it. Always in the same order, also of those that
-    are no text: whoever claims such a task sets it aside."""
-    for key in sorted({key for key in keys if key is not None}, key=lambda key: (not isinstance(key, str), key)):
+def let_go(tx: Transaction, keys: Iterable[str | None]) -> None:
+    """These keys are to be handed over at the end."""
+    tx.turns.update(key for key in keys if key is not None)
+
+
+def hand_over(tx: Transaction, keys: Iterable[str | None] = ()) -> None:
+    """Let each of these keys, and of those that were let go, be somebody's turn, if anybody waits for it. Always in the
+    same order, also of those that are no text: whoever claims such a task sets it aside."""
+    let_go(tx, keys)
+    wanted = sorted(tx.turns, key=lambda key: (not isinstance(key, str), key))
+    tx.turns.clear()
+    for key in wanted:
         tx.lock(f"{LINE}{key}")
         holder = tx.one(HOLDER, (key,))
         if holder is not None and not holder[1]:

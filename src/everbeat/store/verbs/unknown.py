@@ -13,7 +13,7 @@ from everbeat.model.state import Change, TaskStatus
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import flow_ends, living
 from everbeat.store.verbs.records import Records
-from everbeat.store.verbs.turns import hand_over
+from everbeat.store.verbs.turns import hand_over, let_go
 from everbeat.store.verbs.unsound import LARGEST
 
 UNKNOWN_TASK = "UNKNOWN_TASK"
@@ -75,6 +75,7 @@ def refuse(tx: Transaction, *, after_us: int, gap_us: int) -> list[str]:
     for queue, name in found:
         if name in lost and len(failed) < BITE:
             failed += _fail(tx, queue, name, after_us, BITE - len(failed))
+    hand_over(tx)
     return failed
 
 
@@ -93,8 +94,8 @@ def _fail(tx: Transaction, queue: str, name: str, after_us: int, limit: int) -> 
         facts = {"name": name, "attempt": attempt, "action": "failed", "reason": reason, "code": UNKNOWN_TASK}
         records.event(Event(name=event.TASK_FAILED, task_id=task_id, facts=facts))
     records.write()
-    hand_over(tx, {row[4] for row in tasks})
     flow_ends.follow(tx, roots, seqs)
+    let_go(tx, [row[4] for row in tasks])
     return [row[2] for row in tasks]
 
 
