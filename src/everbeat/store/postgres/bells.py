@@ -167,7 +167,8 @@ class Switchboard:
 
 
 class Ringer:
-    """The speaking end: words are gathered while the last message is still fresh."""
+    """The speaking end: words are gathered while the last message is still fresh, and then sent by a thread. It stays
+    for a while, because a busy process would have to start another fifty times a second."""
 
     def __init__(self, database: PostgresDatabase, channel: str) -> None:
         self._database = database
@@ -176,6 +177,8 @@ class Ringer:
         self._words: set[Word] = set()
         self._sent_at = 0.0
         self._is_due = False
+        self._called = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def ring(self, words: Iterable[Word]) -> None:
         """After a commit; never fails: whoever does not hear it will look by itself."""
@@ -185,9 +188,9 @@ class Ringer:
             if self._is_due:
                 return
             self._is_due = wait > 0
-        if wait > 0:
-            threading.Thread(target=self._send_after, args=(wait,), name="everbeat-notify", daemon=True).start()
-        else:
+            if self._is_due:
+                self._call()
+        if wait <= 0:
             self.send()
 
     def take(self, words: Iterable[Word]) -> list[Said]:
@@ -198,9 +201,23 @@ class Ringer:
             self._sent_at = time.monotonic()
         return [(NOTIFY, (self._channel, message)) for message in _messages({*words})]
 
-    def _send_after(self, seconds: float) -> None:
-        time.sleep(seconds)
-        self.send()
+    def _call(self) -> None:
+        self._called.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._send_late, name="everbeat-notify", daemon=True)
+            self._thread.start()
+
+    def _send_late(self) -> None:
+        while True:
+            self._called.wait(LINGER_SECONDS)
+            with self._lock:
+                if not self._is_due:  # nobody has called
+                    self._thread = None
+                    return
+                self._called.clear()
+                wait = self._sent_at + PAUSE - time.monotonic()
+            time.sleep(max(0.0, wait))
+            self.send()
 
     def send(self) -> None:
         """What is still to be said, now."""
