@@ -32,6 +32,16 @@ def test_each_task_is_counted_once_whatever_its_state(store: Store) -> None:
     }
 
 
+def test_what_waits_for_its_time_is_counted_by_queue(store: Store) -> None:
+    enqueue(store, queue="a")
+    enqueue(store, queue="a", delay_us=60 * SECOND)
+    enqueue(store, queue="b", delay_us=60 * SECOND)
+
+    assert store.later(None) == 2
+    assert store.later(["a", "c"]) == 1
+    assert store.later([]) == 0
+
+
 def test_the_oldest_is_the_one_that_could_run_for_the_longest_time(store: Store, clock: VirtualClock) -> None:
     enqueue(store, queue="a", delay_us=3600 * SECOND)
     clock.advance(10)

@@ -144,6 +144,9 @@ def test_a_burst_ends_when_nothing_can_start_and_leaves_what_is_due_later(yard: 
     assert {yard.status(task_id) for task_id in ids[:4]} == {TaskStatus.COMPLETED}
     assert (yard.status(later), yard.status(elsewhere)) == (TaskStatus.PENDING, TaskStatus.PENDING)
     assert not yard.starts(later)
+    (goodbye,) = yard.events("worker.stopped")
+    will_be_retried = yard.status(ids[4]) is TaskStatus.PENDING
+    assert goodbye.facts["later"] == 1 + will_be_retried
 
 
 def test_a_worker_that_could_not_say_goodbye_is_found_gone_by_proof(yard: Yard) -> None:

@@ -46,7 +46,9 @@ AsyncSlots = Annotated[
 Queues = Annotated[str | None, Option(metavar="A,B", help="Only these queues. Default: every queue.")]
 Name = Annotated[str | None, Option(help="Name of the worker. Default: the host's name.")]
 Imports = Annotated[list[str] | None, Option("--import", metavar="MODULE", help="Import this too; may be repeated.")]
-Burst = Annotated[bool, Option("--burst", help="Exit when nothing can start now and nothing runs.")]
+Burst = Annotated[
+    bool, Option("--burst", help="Exit when nothing can start now and nothing runs; count what is due later.")
+]
 DrainTimeout = Annotated[
     float, Option(min=0, metavar="SECONDS", help="How long running tasks may go on after SIGTERM.")
 ]

@@ -246,4 +246,7 @@ class Life:
             told = Event(name=event.WORKER_FENCED, worker_id=worker_id, facts={"refused": tally.refused})
             self.store.announce([told])
         else:
-            self.store.retire(worker_id, {"completed": tally.completed})
+            facts = {"completed": tally.completed}
+            if self.profile.options.burst:
+                facts["later"] = self.store.later(self.profile.options.queues)
+            self.store.retire(worker_id, facts)

@@ -563,6 +563,9 @@ class Store(Site, Protocol):
 
     def counts(self) -> list[QueueCount]: ...
 
+    def later(self, queues: Collection[str] | None) -> int:
+        """How many tasks of these queues wait for their time: delayed, or to be retried. None: of all queues."""
+
     def measure(self) -> Measures: ...
 
     def events(self, *, after: int = 0, since: datetime | None = None, task_id: str | None = None,

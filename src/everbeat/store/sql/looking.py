@@ -1,6 +1,6 @@
 """The part of a SQL store that is looked at."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 
 from everbeat.errors import TaskNotFound
@@ -38,6 +38,10 @@ class Looking(Base):
     def counts(self) -> list[QueueCount]:
         with self.database.read(steady=True) as tx:
             return counting.counts(tx)
+
+    def later(self, queues: Collection[str] | None) -> int:
+        with self.database.read() as tx:
+            return counting.later(tx, queues)
 
     def events(self, *, after: int = 0, since: datetime | None = None, task_id: str | None = None,
                limit: int = 1000) -> list[EventInfo]:  # fmt: skip

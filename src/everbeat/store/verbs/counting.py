@@ -5,7 +5,7 @@ A million ended tasks are a walk through a million small index entries; argument
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from everbeat.model.state import TaskStatus
 from everbeat.store.interface import QueueCount
@@ -77,6 +77,10 @@ def counts(tx: Transaction) -> list[QueueCount]:
         )
         for (queue, status), count in sorted(found.items())
     ]
+
+
+def later(tx: Transaction, queues: Collection[str] | None) -> int:
+    return sum(count for queue, _, count in tx.rows(DUE) if queues is None or queue in queues)
 
 
 def quarantined(tx: Transaction) -> int:
