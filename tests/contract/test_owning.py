@@ -439,6 +439,15 @@ def test_an_unbilled_run_is_counted_as_free(store: Store, billed: bool, free: in
     assert (again.attempt, again.free_attempts) == (2, free)
 
 
+def test_a_start_that_no_process_has_seen_was_no_run(store: Store) -> None:
+    enqueue(store, id="a")
+    settle(store, claim_one(store), handed_back())
+
+    (again,) = claim(store)
+
+    assert (again.attempt, again.free_attempts, again.fence) == (1, 0, 3)
+
+
 def test_a_claim_that_never_became_a_run_has_nothing_to_be_free_of(store: Store) -> None:
     taken = claimed(store)
     before = (taken.attempt, taken.free_attempts)

@@ -130,13 +130,24 @@ def a_role_is_kept_for_ever() -> None:
     put(living, "FREE_ROLES", "DELETE FROM everbeat_roles WHERE worker_id = '' || ? AND 1 = 0")
 
 
-@mutation("4", seed=1)
+@mutation("4", seed=8)
 def what_never_began_is_billed() -> None:
     """A run that did not begin uses an attempt."""
-    reword(owning, "ENDED", "THEN :free ELSE 0 END", "THEN 0 * :free ELSE 0 END")
+    _do_not_count("free")
+
+
+@mutation("4", seed=1)
+def what_no_process_has_seen_is_billed() -> None:
+    """A start that was taken back from the queue of a process uses an attempt."""
+    _do_not_count("unseen")
+
+
+def _do_not_count(what: str) -> None:
+    counted, not_counted = f"THEN :{what} ELSE 0 END", f"THEN 0 * :{what} ELSE 0 END"
+    reword(owning, "ENDED", counted, not_counted)
     for statements in (owning.ENDINGS, owning.ENDING_WHERE):
         for change, statement in statements.items():
-            statements[change] = statement.replace("THEN :free ELSE 0 END", "THEN 0 * :free ELSE 0 END")
+            statements[change] = statement.replace(counted, not_counted)
 
 
 @mutation("5", seed=2)

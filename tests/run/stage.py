@@ -9,6 +9,7 @@ import os
 import sqlite3
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -311,6 +312,14 @@ class SimulatedWorker:
         """kill -9 of the whole worker: the kernel frees its lock, its files stay."""
         self.lock.close(unlink=False)
 
+    def close(self) -> None:
+        """What it holds open is let go; its files stay."""
+        self.lock.close(unlink=False)
+        self.spool.close()
+        self.deadline.close()
+        with suppress(ValueError):  # a test has closed it
+            self.journal.close(unlink=False)
+
 
 class Stage:
     def __init__(self, directory: Path) -> None:
@@ -318,6 +327,7 @@ class Stage:
         self.clock = VirtualClock()
         self.count = 0
         self._stores: list[SQLiteStore] = []
+        self._workers: list[SimulatedWorker] = []
         self.store, _ = self.open_line()
         self.directory = self.store.state_directory
 
@@ -328,7 +338,8 @@ class Stage:
 
     def worker(self, worker_id: str = "w1", **how: Any) -> SimulatedWorker:
         self.count += 1
-        return SimulatedWorker(self, worker_id, **how)
+        self._workers.append(SimulatedWorker(self, worker_id, **how))
+        return self._workers[-1]
 
     def task(self, task_id: str) -> TaskInfo:
         info = self.store.get(task_id)
@@ -342,6 +353,8 @@ class Stage:
         return [event.name for event in self.store.events()]
 
     def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
         for store in self._stores:
             store.close()
 

@@ -45,7 +45,7 @@ class Change(StrEnum):
     COMPLETE = "complete"
     FAIL = "fail"  # its code failed and no attempt is left
     RETRY = "retry"  # its code failed and the policy allows another run
-    HAND_BACK = "hand_back"  # the owner returns it: its code never began, or the owner stops
+    HAND_BACK = "hand_back"  # the owner returns it: no process has seen it
     RECOVER = "recover"  # the runner died and the task may run again
     ABANDON = "abandon"  # the runner died and the task may not run again
     CANCEL = "cancel"

@@ -38,6 +38,8 @@ LISTEN_SECONDS = 1.0
 LOOK_SECONDS = 10.0
 """How often the listener asks whether it is still needed."""
 LINGER_SECONDS = 60.0
+STAY_SECONDS = 1.0
+"""After so long without a call the thread that sends late words ends: it keeps its store alive."""
 SERVED_SECONDS = 1.0
 """How long what a worker serves is taken for known."""
 LONGEST = 7_900
@@ -209,7 +211,7 @@ class Ringer:
 
     def _send_late(self) -> None:
         while True:
-            self._called.wait(LINGER_SECONDS)
+            self._called.wait(STAY_SECONDS)
             with self._lock:
                 if not self._is_due:  # nobody has called
                     self._thread = None

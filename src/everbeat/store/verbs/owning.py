@@ -41,7 +41,8 @@ UPDATE everbeat_tasks
  WHERE seq = ? AND fence = ? AND worker_id = ? AND status || '' = 'RUNNING'"""
 
 # The end of any ownership without a result. Primary key; refuses if the task moved. An unbilled run is counted as free
-# only where it was counted as a run. What was said of an earlier run stays until there is something newer to say.
+# only where it was counted as a run; one that no process has seen was none. What was said of an earlier run stays until
+# there is something newer to say.
 ENDED = f"""
 UPDATE everbeat_tasks
    SET status = :status, fence = fence + :revoke, finished_at = :finished_at, due_at = :due_at,
@@ -49,6 +50,7 @@ UPDATE everbeat_tasks
                           THEN {IN_LINE} END,
        run_at = coalesce(:due_at, run_at),
        worker_id = CASE WHEN CAST(:finished_at AS BIGINT) IS NULL THEN NULL ELSE worker_id END,
+       attempt = attempt - CASE WHEN status = 'RUNNING' AND attempt > 0 THEN :unseen ELSE 0 END,
        free_attempts = free_attempts + CASE WHEN status = 'RUNNING' THEN :free ELSE 0 END,
        crash_count = crash_count + :crashes, lost_count = lost_count + :losses,
        dispatch_count = dispatch_count + :dispatches, solo = CASE WHEN solo > :solo THEN solo ELSE :solo END,
@@ -358,7 +360,8 @@ def ending_values(tx: Transaction, claim: Claim, verdict: Verdict, error: Stored
         "revoke": int(verdict.change in REVOKES),
         "finished_at": tx.now if status.is_terminal else None,
         "due_at": tx.now + verdict.delay_us if verdict.delay_us and not status.is_terminal else None,
-        "free": int(not verdict.billed),
+        "unseen": int(verdict.change is Change.HAND_BACK),
+        "free": int(not verdict.billed and verdict.change is not Change.HAND_BACK),
         "crashes": verdict.crashes,
         "losses": verdict.losses,
         "dispatches": verdict.dispatches,
