@@ -237,7 +237,7 @@ class PostgresTransaction:
         self, sql: str, values: Sequence[Any], wanted: Sequence[Any], *, all_of_them: bool = False
     ) -> None:
         def change() -> Callable[[], None]:
-            cursor = self._connection.execute(translate(sql), [*values, list(wanted)])
+            cursor = self._connection.execute(translate(sql), [*values, _keys(wanted)])
             return partial(_expect_all, cursor, len(wanted)) if all_of_them else _nothing
 
         self._change(change if wanted else None, is_checked=all_of_them)
@@ -403,8 +403,13 @@ class PostgresTransaction:
 def _bound(sql: str, values: Any) -> tuple[str, Any]:
     """Any number of keys is one array."""
     if isinstance(values, tuple) and values and isinstance(values[-1], tuple):
-        values = (*values[:-1], list(values[-1]))
+        values = (*values[:-1], _keys(values[-1]))
     return bind(sql, values)
+
+
+def _keys(wanted: Sequence[Any]) -> list[Any]:
+    """Numbers, or texts."""
+    return ARRAYS["bigint" if wanted and isinstance(wanted[0], int) else "text"](wanted)
 
 
 def _expect_all(cursor: psycopg.Cursor[Row], count: int) -> None:
