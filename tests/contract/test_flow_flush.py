@@ -1,0 +1,45 @@
+"""A flush that ends a node and claims the one after it: what it takes for known, and whom it wakes."""
+
+from dataclasses import replace
+
+import pytest
+from tests.flow_words import begin, graph
+from tests.words import a_room, claim_one, completed, requeue, settle
+
+from everbeat.store.interface import Ending, Flush, Store
+from everbeat.store.sql.working import Working
+from everbeat.store.verbs import owning
+
+TAKES = {"args": b"[null]", "references": ((1, 0),)}
+
+
+def test_a_result_that_is_refused_is_no_argument_of_the_next_node(store: Store) -> None:
+    begin(store, graph(a="", b="a", nodes={"a": {"max_attempts": 2}, "b": TAKES}))
+    late = claim_one(store, "w1")
+    requeue(store, late)
+    settle(store, claim_one(store, "w2"), completed(b"3"))
+
+    stale = Ending(claim=late, verdict=completed(b"9"))
+    (following,) = store.flush(Flush(worker_id="w1", endings=[stale], room=a_room())).claims
+
+    assert (following.id, following.args) == ("flow:b", b"[3]")
+
+
+@pytest.mark.parametrize(
+    ("shunned", "taken", "woken"),
+    [([], ["flow:b"], set()), (["flow"], [], {("default", "add")})],
+    ids=["what it takes itself", "what it passes over"],
+)
+def test_others_are_woken_for_what_a_flush_makes_ready_and_leaves(
+    store: Store, shunned: list[str], taken: list[str], woken: set[tuple[str, str]]
+) -> None:
+    assert isinstance(store, Working)
+    begin(store, graph(a="", b="a", nodes={"b": TAKES}))
+    ending = Ending(claim=claim_one(store), verdict=completed())
+    room = replace(a_room(2), shunned=frozenset(shunned))
+
+    with store.database.write() as tx:
+        flushed = owning.flush(tx, Flush(worker_id="w1", endings=[ending], room=room, seen_beat=0))
+
+    assert [claim.id for claim in flushed.claims] == taken
+    assert tx.wakes == woken
