@@ -39,7 +39,7 @@ from everbeat.run.doubtful import doubtful
 from everbeat.run.findings import Findings
 from everbeat.run.lapsed import lapsed
 from everbeat.run.lockfile import Liveness
-from everbeat.run.replay import replay_spools
+from everbeat.run.replay import Replayed, replay_spools
 from everbeat.run.slot import Ownership
 from everbeat.run.witness import Witness
 from everbeat.store.interface import Store
@@ -63,6 +63,8 @@ class Recovery:
         """When each worker was last looked at and not proven gone."""
         self._given_up: dict[Ownership, str] = {}
         """What could not be recovered, and why: tried again now and then, told once."""
+        self._ended: frozenset[Ownership] = frozenset()
+        """What waits in a spool."""
         self.has_leased = False
         """Something has no owner that counts, and waits for the end of its lease."""
 
@@ -81,13 +83,17 @@ class Recovery:
         self, findings: Findings, started_at: datetime, *, actor: str, try_again: bool = True
     ) -> RecoveryReport | None:
         """Recover whatever has no owner now and was not finished by it, and save the report if anything was done."""
-        replay_spools(self._store)
+        self.await_outcomes(replay_spools(self._store))
         self.recover_orphans(findings, try_again=try_again)
         if not findings:
             return None
         report = findings.report(started_at, self.now())
         self._store.save_report(report, actor=actor)
         return report
+
+    def await_outcomes(self, replayed: Sequence[Replayed]) -> None:
+        """Leave alone what is known to have ended, and could not be told yet."""
+        self._ended = frozenset[Ownership]().union(*(spool.waiting for spool in replayed))
 
     @property
     def has_given_up(self) -> bool:
@@ -156,7 +162,7 @@ class Recovery:
     ) -> int:
         """Nobody lists these any more: decide about each class of them, and let the store write it (PROTOCOL 39). What
         it can not write so is left for the way task by task; so are owners whose journal tells their tasks apart."""
-        for worker_id in self._store.gone_owners():
+        for worker_id in self._store.gone_owners() if not self._ended else ():
             if cases.has_marks(worker_id):
                 continue
             after = 0
@@ -274,6 +280,8 @@ class Recovery:
         self._store.note_degraded(f"{tasks} could not be recovered: {first}" if first else None)
 
     def _may_touch(self, claim: Claim) -> bool:
+        if (claim.seq, claim.fence) in self._ended:
+            return False
         if claim.status is TaskStatus.CLAIMED:
             return self._config.auto_requeue_stale_claimed
         return self._config.auto_fail_stale_running

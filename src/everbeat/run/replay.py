@@ -5,9 +5,10 @@ seized first, so nobody's living spool is touched and nobody else replays it at 
 of every outcome: stored under their fence, adopted, or refused and kept (PROTOCOL 29).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from everbeat.decide.finish import finish_for
@@ -18,11 +19,14 @@ from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim
 from everbeat.model.worker import WorkerStatus
 from everbeat.run.lockfile import seize
+from everbeat.run.slot import Ownership
 from everbeat.run.spool import SUFFIX, Kept, read
 from everbeat.store.interface import Ending, Flush, Store
+from everbeat.store.lots import in_lots
 from everbeat.store.transaction import RowRefused
 
 BATCH = 1000
+LOCKED = "somebody has locked what they belong to"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,8 @@ class Replayed:
     """Came too late. Kept beside their tasks."""
     left: str | None = None
     """Why the file, or what could not be read of it, was left where it is."""
+    waiting: frozenset[Ownership] = frozenset()
+    """Outcomes that are still in it. What they are outcomes of is not to be run again."""
 
 
 def replay_spools(store: Store) -> list[Replayed]:
@@ -69,6 +75,8 @@ def _replay(store: Store, path: Path) -> Replayed | None:
         if len(mine) < len(records):
             return Replayed(path=path, left=f"it belongs to another store ({records[0].store})")
         told = _give(store, path, mine)
+        if told.waiting:
+            return told
         if damage is None:
             path.unlink(missing_ok=True)
             return told
@@ -89,14 +97,23 @@ def _taken(store: Store, path: Path) -> Iterator[bool]:
 
 
 def _give(store: Store, path: Path, records: list[Kept]) -> Replayed:
-    settlements: list[Settlement] = []
-    for first in range(0, len(records), BATCH):
-        settlements += _settle(store, [_ending(kept) for kept in records[first : first + BATCH]])
+    endings = [_ending(kept) for kept in records]
+    became: list[Settlement | None] = []
+    for first in range(0, len(endings), BATCH):
+        batch = endings[first : first + BATCH]
+        became += in_lots(batch, lambda ending: ending.claim.workflow_id, partial(_settle, store), _none, hurries=True)
+    settlements = [settlement for settlement in became if settlement is not None]
     told = Replayed(
         path=path,
         settled=sum(isinstance(settlement, Settled) for settlement in settlements),
         adopted=sum(isinstance(settlement, Adopted) for settlement in settlements),
         refused=sum(isinstance(settlement, Superseded) for settlement in settlements),
+        left=LOCKED if None in became else None,
+        waiting=frozenset(
+            (ending.claim.seq, ending.claim.fence)
+            for ending, settlement in zip(endings, became, strict=True)
+            if settlement is None
+        ),
     )
     if settlements:
         facts = {"settled": told.settled, "adopted": told.adopted, "refused": told.refused}
@@ -104,13 +121,17 @@ def _give(store: Store, path: Path, records: list[Kept]) -> Replayed:
     return told
 
 
-def _settle(store: Store, endings: list[Ending]) -> list[Settlement]:
+def _settle(store: Store, endings: Sequence[Ending], hurries: bool) -> list[Settlement]:
     """In the name of their worker, who claims nothing any more."""
-    flush = Flush(worker_id=endings[0].claim.worker_id or "", endings=endings)
+    flush = Flush(worker_id=endings[0].claim.worker_id or "", endings=list(endings), hurries=hurries)
     try:
         return store.flush(flush).settlements
     except RowRefused:
         return store.flush(replace(flush, row_by_row=True)).settlements
+
+
+def _none(ending: Ending) -> None:
+    """Nothing became of it, for now."""
 
 
 def _ending(kept: Kept) -> Ending:

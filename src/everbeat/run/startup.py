@@ -62,7 +62,7 @@ class Startup:
         self.on_whole()
         self.store.announce([Event(name=event.RECOVERY_STARTED, facts={"actor": self.actor})])
         self.on_progress(Progress(stage="spools"))
-        self._replay(findings)
+        self._replay(recovery, findings)
         self.on_progress(Progress(stage="workers"))
         self._doubt(findings)
         findings.dead = recovery.bury_proven(self.store.workers(alive_only=True), but=None)
@@ -143,9 +143,11 @@ class Startup:
     def _recovery(self) -> Recovery:
         return Recovery(self.store, self.config, self.me, clock=self.clock, policy=self.policy, jitter=self.jitter)
 
-    def _replay(self, findings: Findings) -> None:
+    def _replay(self, recovery: Recovery, findings: Findings) -> None:
         """What workers that are gone had finished, before anybody decides about the tasks they held."""
-        for spool in replay_spools(self.store):
+        replayed = replay_spools(self.store)
+        recovery.await_outcomes(replayed)
+        for spool in replayed:
             findings.spooled_outcomes += spool.settled + spool.adopted
             if spool.left is not None:
                 findings.warnings.append(f"outcomes stay in {spool.path}: {spool.left}")

@@ -416,8 +416,8 @@ class Store(Site, Protocol):
 
     def mend_workflows(self, *, after: str = "", all_of_them: bool = False) -> tuple[list[str], list[str], str]:
         """Look through some workflows that have not ended and let go on what something tore, each in a transaction of
-        its own. Those that were mended, those that could not be and were set aside, and the last that was looked at;
-        "" if there are no more. `all_of_them`: also those that were set aside before."""
+        its own. Those that were mended, those that could not be (they were set aside, or somebody has locked them), and
+        the last that was looked at; "" if there are no more. `all_of_them`: also those that were set aside before."""
 
     # -- recovery ---------------------------------------------------------------------------------------------------
 

@@ -17,9 +17,10 @@ import psycopg
 from everbeat.model.recovery import Orphan, Settlement, Verdict
 from everbeat.model.session import Look, Peer, Suspect
 from everbeat.store.interface import Session, SessionsUnusable
+from everbeat.store.lots import in_lots
 from everbeat.store.postgres.connection import PostgresDatabase
 from everbeat.store.postgres.hot import NOW
-from everbeat.store.sql.base import Base
+from everbeat.store.sql.recovering import Recovering, unsettled, workflow_of
 from everbeat.store.transaction import Row
 from everbeat.store.verbs import recovering
 
@@ -46,6 +47,10 @@ NAMES = "SELECT application_name FROM pg_stat_activity WHERE datname = current_d
 UNBEATEN = "SELECT 1 FROM everbeat_workers WHERE id = ? AND status = 'alive' AND beat_seq = ? /*pg: FOR UPDATE */"
 
 POOLED = "the server is reached through a pooler, whose sessions do not end with their clients'"
+
+
+class _NoSuspect(Exception):
+    """It has beaten, or has its session again."""
 
 
 class PostgresSession:
@@ -96,7 +101,7 @@ class PostgresSession:
             raise self._database.unavailable(error) from error
 
 
-class Sessions(Base):
+class Sessions(Recovering):
     """The part of a store that knows the sessions of workers."""
 
     database: PostgresDatabase
@@ -112,15 +117,20 @@ class Sessions(Base):
     def recover_suspected(
         self, suspect: Suspect, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = "system/recovery"
     ) -> list[Settlement] | None:
-        with self.database.write("recover") as tx:
-            lease = f"lease/{suspect.worker_id}"
-            if not tx.try_lock(lease) or tx.one(UNBEATEN, (suspect.worker_id, suspect.beat_seq)) is None:
-                return None
-            settlements = recovering.recover(tx, verdicts, actor=actor)
-        ends = zip(settlements, verdicts, strict=True)
-        self._announce_ends(tx, ((settlement, orphan.claim, verdict) for settlement, (orphan, verdict) in ends))
-        self.bells.ring_owners([suspect.worker_id])
-        return settlements
+        def write(verdicts: Sequence[tuple[Orphan, Verdict]], hurries: bool) -> list[Settlement]:
+            with self.database.write("recover", hurries=hurries) as tx:
+                lease = f"lease/{suspect.worker_id}"
+                if not tx.try_lock(lease) or tx.one(UNBEATEN, (suspect.worker_id, suspect.beat_seq)) is None:
+                    raise _NoSuspect
+                settlements = recovering.recover(tx, verdicts, actor=actor)
+            self._announce_recovered(tx, settlements, verdicts)
+            self.bells.ring_owners([suspect.worker_id])
+            return settlements
+
+        try:
+            return in_lots(verdicts, workflow_of, write, unsettled)
+        except _NoSuspect:
+            return None
 
 
 def lease_of(scope: str, worker_id: str) -> str:

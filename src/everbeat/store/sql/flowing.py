@@ -6,7 +6,7 @@ from everbeat.errors import WorkflowNotFound
 from everbeat.model.flow import NewWorkflow, NodeInfo, NodeResult, WorkflowChange, WorkflowInfo, WorkflowStatus
 from everbeat.model.task import Enqueued
 from everbeat.store.sql.waiting import Waiting
-from everbeat.store.transaction import RowRefused, Transaction
+from everbeat.store.transaction import Locked, RowRefused, Transaction
 from everbeat.store.verbs import flow_advance, flow_look, flow_mend, flow_orders, flow_over, flow_start, turns
 
 MENDED_AT_ONCE = 100
@@ -61,6 +61,8 @@ class Flowing(Waiting):
             try:
                 if self._mend(root):
                     mended.append(root)
+            except Locked:  # looked at again the next time
+                stuck.append(root)
             except (RowRefused, ValueError) as error:
                 with self.database.write() as tx:
                     flow_mend.set_aside(tx, root, str(error))
@@ -72,7 +74,7 @@ class Flowing(Waiting):
         with self.database.read(steady=True) as tx:
             if not flow_mend.is_torn(tx, root):
                 return False
-        with self.database.write() as tx, tx.part():
+        with self.database.write(hurries=True) as tx, tx.part():
             mended = flow_mend.mend(tx, root)
             turns.hand_over(tx)
         self._tell(tx)

@@ -3,14 +3,18 @@
 from collections.abc import Sequence
 from itertools import compress
 
-from everbeat.model.recovery import Leased, Orphan, OrphanClass, RecoveryReport, Settlement, Verdict
+from everbeat.model.recovery import Leased, Orphan, OrphanClass, RecoveryReport, Settlement, Unsettled, Verdict
 from everbeat.model.session import Suspect
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim
 from everbeat.model.worker import WorkerInfo
 from everbeat.store.interface import Session, StaleTask
+from everbeat.store.lots import in_lots
 from everbeat.store.sql.base import Base
+from everbeat.store.transaction import Locked, Transaction
 from everbeat.store.verbs import classes, leasing, living, recovering
+
+LOCKED = "somebody has locked it or its workflow: everbeat db check shows the oldest transaction"
 
 
 class Recovering(Base):
@@ -71,16 +75,24 @@ class Recovering(Base):
     def recover(
         self, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = "system/recovery"
     ) -> list[Settlement]:
-        with self.database.write("recover") as tx:
-            free = leasing.are_free(tx, verdicts)
-            decided = iter(recovering.recover(tx, list(compress(verdicts, free)), actor=actor))
-            settlements = [
-                next(decided) if is_free else Leased(task_id=orphan.claim.id)
-                for is_free, (orphan, _) in zip(free, verdicts, strict=True)
-            ]
+        def write(verdicts: Sequence[tuple[Orphan, Verdict]], hurries: bool) -> list[Settlement]:
+            with self.database.write("recover", hurries=hurries) as tx:
+                free = leasing.are_free(tx, verdicts)
+                decided = iter(recovering.recover(tx, list(compress(verdicts, free)), actor=actor))
+                settlements = [
+                    next(decided) if is_free else Leased(task_id=orphan.claim.id)
+                    for is_free, (orphan, _) in zip(free, verdicts, strict=True)
+                ]
+            self._announce_recovered(tx, settlements, verdicts)
+            return settlements
+
+        return in_lots(verdicts, workflow_of, write, unsettled)
+
+    def _announce_recovered(
+        self, tx: Transaction, settlements: Sequence[Settlement], verdicts: Sequence[tuple[Orphan, Verdict]]
+    ) -> None:
         ends = zip(settlements, verdicts, strict=True)
         self._announce_ends(tx, ((settlement, orphan.claim, verdict) for settlement, (orphan, verdict) in ends))
-        return settlements
 
     def hold_session(self, worker_id: str) -> Session | None:
         return None
@@ -105,8 +117,11 @@ class Recovering(Base):
     def recover_classes(
         self, verdicts: Sequence[tuple[OrphanClass, Verdict]], *, actor: str = "system/recovery"
     ) -> list[bool]:
-        with self.database.write("recover") as tx:
-            written = [classes.try_class(tx, orphans, verdict, actor) for orphans, verdict in verdicts]
+        try:
+            with self.database.write("recover") as tx:
+                written = [classes.try_class(tx, orphans, verdict, actor) for orphans, verdict in verdicts]
+        except Locked:
+            return [False] * len(verdicts)
         self.bells.ring_workers(None)
         return written
 
@@ -133,3 +148,12 @@ class Recovering(Base):
     def reports(self, *, limit: int) -> list[RecoveryReport]:
         with self.database.read() as tx:
             return recovering.reports(tx, limit=limit)
+
+
+def workflow_of(decided: tuple[Orphan, Verdict]) -> str | None:
+    return decided[0].claim.workflow_id
+
+
+def unsettled(decided: tuple[Orphan, Verdict]) -> Settlement:
+    """Tried again with all that could not be recovered."""
+    return Unsettled(task_id=decided[0].claim.id, error=LOCKED)

@@ -1,11 +1,12 @@
 """The part of a SQL store that workers live by: the life of a worker, and of the tasks that it holds."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from everbeat.model.worker import NewWorker, Standing, WorkerState
 from everbeat.store.interface import Beat, Flush, Flushed, Held, Ours
+from everbeat.store.lots import in_lots
 from everbeat.store.sql.base import Base
 from everbeat.store.transaction import RowRefused
 from everbeat.store.verbs import carefully, expiring, living, owning, queueing, recovering, stopping, turns, unknown
@@ -62,11 +63,18 @@ class Working(Base):
             if not expiring.is_due(tx, settle_us=settle_us):
                 return []
         with self.database.write() as tx:
-            ended = expiring.expire(tx, settle_us=settle_us)
+            over = expiring.over(tx, settle_us=settle_us)
+        became = in_lots(over, lambda one: one.workflow_id, self._end_expired, lambda one: None, hurries=True)
+        return [task_id for task_id in became if task_id is not None]
+
+    def _end_expired(self, over: Sequence[expiring.Over], hurries: bool) -> list[str | None]:
+        with self.database.write(hurries=hurries) as tx:
+            became = expiring.expire(tx, over)
+        ended = [task_id for task_id in became if task_id is not None]
         if ended:
             self.bells.ring_waiters([*ended, *tx.done])
             self.bells.ring_workers(None)  # a claim does not look far behind what is in its way
-        return ended
+        return became
 
     def refuse_unknown(self, *, after_us: int, gap_us: int) -> list[str]:
         with self.database.read() as tx:

@@ -5,6 +5,9 @@ more than five seconds nothing is ended for a while (PROTOCOL 15), so that a clo
 again has done no harm. Not even then is such a task started: a claim refuses what is past its time.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.state import Change, TaskStatus
@@ -25,12 +28,16 @@ REASON = "it was not started while it was good"
 NEXT = "SELECT min(good_until) FROM everbeat_tasks WHERE status = 'PENDING' AND good_until IS NOT NULL"
 # A fence that can not grow was written by hand: such a task is set aside by who would claim it.
 OVER = f"""
+SELECT seq, workflow_id FROM everbeat_tasks
+ WHERE status = 'PENDING' AND good_until IS NOT NULL AND good_until <= ? AND fence BETWEEN 0 AND {LARGEST}
+ ORDER BY good_until LIMIT ?"""
+# Primary key; a task that somebody has taken meanwhile, or is about to, is left alone.
+STILL = f"""
 SELECT seq, fence, id, name, attempt, exclusive_key FROM everbeat_tasks
  WHERE status = 'PENDING' AND good_until IS NOT NULL AND good_until <= ? AND fence BETWEEN 0 AND {LARGEST}
- ORDER BY good_until LIMIT ?
+   AND seq IN ({{marks}})
  /*pg: FOR UPDATE SKIP LOCKED */"""
 
-# Primary key; a task that somebody has taken meanwhile is left alone.
 EXPIRE = """
 UPDATE everbeat_tasks
    SET status = 'EXPIRED', fence = fence + 1, finished_at = ?, due_at = NULL, waiting_for = NULL
@@ -53,28 +60,37 @@ def is_due(tx: Transaction, *, settle_us: int) -> bool:
     return is_news or (first[0] <= tx.now and tx.mono - since >= settle_us)
 
 
-def expire(tx: Transaction, *, settle_us: int) -> list[str]:
-    """The ids of at most one bite."""
+class Over(NamedTuple):
+    seq: int
+    workflow_id: str | None
+
+
+def over(tx: Transaction, *, settle_us: int) -> list[Over]:
+    """At most one bite of what is past its time; nothing, if that can not be told yet."""
     since, is_news = _steady_since(tx)
     if is_news:
         tx.run(NOTE, (tx.clock_id, tx.now - tx.mono, since))
     if tx.mono - since < settle_us:
         return []
-    over = tx.all(OVER, (tx.now, BITE))
-    seqs = [seq for seq, *_ in over]
-    roots = flow_ends.lock_of(tx, seqs)
-    tx.many(EXPIRE, [(tx.now, seq, fence) for seq, fence, *_ in over])
+    return [Over(*row) for row in tx.all(OVER, (tx.now, BITE))]
+
+
+def expire(tx: Transaction, over: Sequence[Over]) -> list[str | None]:
+    """The id of each that was ended."""
+    roots = flow_ends.lock(tx, {one.workflow_id for one in over})
+    ended = {row[0]: row for row in tx.among(STILL, (tx.now,), [one.seq for one in over])}
+    tx.many(EXPIRE, [(tx.now, seq, fence) for seq, fence, *_ in ended.values()])
     records = Records(tx)
-    for _, fence, task_id, name, attempt, _ in over:
+    for _, fence, task_id, name, attempt, _ in ended.values():
         records.history(
             task_id=task_id, actor=ACTOR, change=Change.EXPIRE, old=TaskStatus.PENDING, new=TaskStatus.EXPIRED,
             reason=REASON, attempt=attempt, fence=fence, worker_id=None,
         )  # fmt: skip
         records.event(Event(name=event.TASK_EXPIRED, task_id=task_id, facts={"name": name, "attempt": attempt}))
     records.write()
-    flow_ends.follow(tx, roots, seqs)
-    hand_over(tx, {row[5] for row in over})
-    return [task_id for _, _, task_id, *_ in over]
+    flow_ends.follow(tx, roots, list(ended))
+    hand_over(tx, {row[5] for row in ended.values()})
+    return [ended[one.seq][2] if one.seq in ended else None for one in over]
 
 
 def _steady_since(tx: Transaction) -> tuple[int, bool]:
