@@ -27,6 +27,13 @@ BACKENDS = """
 SELECT pid FROM pg_stat_activity
  WHERE datname = %s AND application_name LIKE 'everbeat%%' AND client_port IS NOT NULL ORDER BY backend_start"""
 
+SLOWLY = """
+CREATE OR REPLACE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN PERFORM pg_sleep({}); RETURN NEW; END $$"""
+ON_COMPLETION = """
+CREATE TRIGGER slowly BEFORE UPDATE ON everbeat_tasks FOR EACH ROW WHEN (NEW.status = 'COMPLETED')
+EXECUTE FUNCTION slowly()"""
+
 
 def database_of(yard: Yard) -> str:
     assert yard.url is not None
@@ -236,6 +243,30 @@ def test_tables_that_somebody_has_locked_hold_up_the_work_and_nobody_dies_of_it(
         ended_at = max(line.at_ns for line in yard.ledger())
         yard.until(lambda: yard.has_passed(ended_at, LONGER_THAN_EVERY_THRESHOLD), "the threshold is over")
     yard.until_ended(ids)
+
+    assert_that_nobody_noticed(yard, ids, known)
+
+
+def test_outcomes_whose_statement_takes_too_long_are_kept_and_nobody_dies_of_it(
+    make_yard: MakeYard, cluster: Cluster
+) -> None:
+    """Longer than a statement of ours may take, which is half a minute."""
+    yard = make_yard(**FAST)
+    workers = [yard.worker(ready=False), yard.worker()]
+    yard.until_ready(workers[0])
+    known = {worker: worker.id for worker in workers}
+    ids = [yard.send(name, "go") for name in GATED]
+    for task_id in ids:
+        yard.until_started(task_id)
+
+    with psycopg.connect(cluster.url(database_of(yard)), autocommit=True) as owner:
+        owner.execute(SLOWLY.format(120).encode())
+        owner.execute(ON_COMPLETION)
+        yard.open("go")
+        yard.until(lambda: any("statement timeout" in worker.said() for worker in workers), "a worker says what it met")
+        assert {yard.status(task_id) for task_id in ids} == {TaskStatus.RUNNING}
+        owner.execute(SLOWLY.format(0).encode())
+    yard.until_ended(ids, timeout=120)
 
     assert_that_nobody_noticed(yard, ids, known)
 

@@ -146,7 +146,10 @@ def _budget(world: World, spec: TaskSpec, runs: list[Run], moves: list[Move]) ->
         stopped += sum(move.old == "RUNNING" and move.new in ("PENDING", "FAILED", "CANCELLED") for move in moves)
     if losses > stopped + sum(move.new == "RUNNING" and move.new_worker in gone for move in moves):
         yield f"{spec.id} is billed {losses} losses, and was not lost so often ({dict(ends)})"
-    if attempt - free > len(runs) + losses:
+    taken = 0  # by a person, before anybody knew that its worker is gone: billed as no loss
+    if orders & {"fail", "requeue"}:
+        taken = sum(move.old == "RUNNING" and move.old_worker in gone for move in moves)
+    if attempt - free > len(runs) + losses + taken:
         yield f"{spec.id} ran {len(runs)} times, was lost {losses} times and has used {attempt - free} attempts"
     if orders & {"retry", "requeue", "release", "accept"}:
         return

@@ -39,3 +39,10 @@ def test_tasks_of_one_key_that_run_in_a_long_row_are_not_called_stuck() -> None:
     status, said = simulate("--n", "1", "--seed", "102306")
 
     assert status == 0, said
+
+
+def test_a_task_that_a_person_takes_from_a_worker_that_is_gone_has_used_an_attempt() -> None:
+    """Nobody had missed the worker yet, and nobody knew that no process had seen the task."""
+    status, said = simulate("--n", "1", "--seed", "402966")
+
+    assert status == 0, said

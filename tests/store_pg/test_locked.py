@@ -25,7 +25,7 @@ AGAIN = Verdict(change=Change.RECOVER, reason="its worker is gone")
 S = TaskStatus
 ME = Host(name="here", boot_id="boot", pid=1, pid_started=1, pid_namespace=1)
 LONG_AGO = 1_000_000
-LOCKED = "somebody has locked it or its workflow: everbeat db check shows the oldest transaction"
+LOCKED = "somebody has locked it or its workflow: SELECT * FROM pg_stat_activity WHERE xact_start IS NOT NULL"
 
 
 @pytest.fixture

@@ -27,11 +27,18 @@ SELECT pid, application_name, extract(epoch FROM clock_timestamp() - xact_start)
  WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
    AND datname = current_database()
  ORDER BY xact_start LIMIT 1"""
+QUEUE = """
+SELECT pg_notification_queue_usage(), pid, application_name, datname
+  FROM (SELECT 1) AS one LEFT JOIN LATERAL
+       (SELECT pid, application_name, datname FROM pg_stat_activity
+         WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+         ORDER BY xact_start LIMIT 1) AS oldest ON true"""
 PREPARED = """
 SELECT gid, extract(epoch FROM clock_timestamp() - prepared) FROM pg_prepared_xacts
  WHERE database = current_database() ORDER BY prepared LIMIT 1"""
 LIMIT = "SELECT set_config('statement_timeout', %s, true)"
 OLD_SECONDS = 300
+FULL = 0.5
 NO_AMCHECK = "indexes were not checked: CREATE EXTENSION amcheck lets everbeat do it"
 
 
@@ -42,7 +49,7 @@ class Checks:
         began = time.monotonic()
         with self.database.session() as connection:
             errors = [f"index {name} is not valid" for (name,) in connection.execute(INVALID)]
-            warnings = _old_transactions(connection)
+            warnings = [*_old_transactions(connection), *_full_queue(connection)]
             checked = _check_indexes(connection, give_up=began + budget)
         notes = [] if checked is not None else [NO_AMCHECK]
         found, complete = checked or ([], True)
@@ -112,3 +119,19 @@ def _old_transactions(connection: Connection) -> list[str]:
             f"slow every claim. End it: COMMIT PREPARED or ROLLBACK PREPARED"
         )
     return found
+
+
+def _full_queue(connection: Connection) -> list[str]:
+    """All databases of a server share one queue of notifications."""
+    row = connection.execute(QUEUE).fetchone()
+    if row is None or row[0] < FULL:
+        return []
+    usage, pid, name, database = row
+    said = (
+        f"the server's queue of notifications is {usage * 100:.0f} % full, because a session that listens does not end "
+        "its transaction: workers and those who wait for results look once a second, instead of being told"
+    )
+    if pid is None:
+        return [said]
+    oldest = f"the oldest transaction is that of backend {pid} ({name or 'unnamed'}, database {database})"
+    return [f"{said}; {oldest}: SELECT pg_terminate_backend({pid})"]

@@ -224,22 +224,24 @@ class PostgresDatabase:
     def alone(
         self, connection: Connection, sql: str, values: Any, *, then: Sequence[Question] = ()
     ) -> psycopg.Cursor[Row]:
-        """Run one statement that commits itself, and `then` others of which nobody wants an answer, in the same round
-        trip. As for COMMIT, a lost answer is a doubt."""
+        """Run one statement that commits itself, and `then` notifications, in the same round trip. As for COMMIT, a
+        lost answer is a doubt."""
+        cursor: psycopg.Cursor[Row] = connection.cursor()
         try:
             if not then or self.is_pooled(connection):
-                cursor = connection.execute(sql, values)
-                for question in then:
-                    connection.execute(*question)
+                cursor.execute(sql, values)
+                _notify(connection, then)
                 return cursor
             with connection.pipeline() as pipeline:
-                cursor = connection.execute(sql, values)
+                cursor.execute(sql, values)
                 pipeline.sync()  # it is committed here
-                for question in then:
-                    connection.execute(*question)
-            return cursor
+                _notify(connection, then)
+        except psycopg.errors.ProgramLimitExceeded:
+            if cursor.pgresult is None:  # it is the statement that asks too much
+                raise
         except psycopg.OperationalError as error:
             raise self._in_doubt(connection, error) from error
+        return cursor
 
     def _commit(self, tx: PostgresTransaction, connection: Connection) -> None:
         try:
@@ -265,6 +267,16 @@ class PostgresDatabase:
         said = f"{self.location}: {told(error)}. Nothing was changed."
         kind = Locked if isinstance(error, psycopg.errors.LockNotAvailable) else StoreUnavailable
         return kind(said, may_pass=may_pass(error))
+
+
+def _notify(connection: Connection, said: Sequence[Question]) -> None:
+    """In a transaction that is ended in words: if the queue of notifications is full that shows at its end, and a
+    pipeline expects no error where nothing was asked."""
+    if said:
+        connection.execute("BEGIN")
+        for question in said:
+            connection.execute(*question)
+        connection.execute("COMMIT")
 
 
 def _begin(connection: Connection, more: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from everbeat.store.sql.base import Base
 from everbeat.store.transaction import Locked, Transaction
 from everbeat.store.verbs import classes, leasing, living, recovering
 
-LOCKED = "somebody has locked it or its workflow: everbeat db check shows the oldest transaction"
+LOCKED = "somebody has locked it or its workflow: SELECT * FROM pg_stat_activity WHERE xact_start IS NOT NULL"
 
 
 class Recovering(Base):
