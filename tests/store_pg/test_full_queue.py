@@ -32,6 +32,11 @@ def store(server: Cluster) -> Iterator[PostgresStore]:
         yield store
 
 
+def talk(talker: psycopg.Connection) -> None:
+    while True:
+        talker.execute("SELECT pg_notify('anything', repeat('.', 7900))")
+
+
 @pytest.fixture
 def forgotten(server: Cluster) -> Iterator[psycopg.Connection]:
     """Listens, and has left a transaction open; the queue is full behind it."""
@@ -42,8 +47,7 @@ def forgotten(server: Cluster) -> Iterator[psycopg.Connection]:
         with psycopg.connect(server.url("postgres"), autocommit=True) as talker:
             talker.execute(USAGE)  # forgets what everybody has heard
             with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="too many notifications"):
-                while True:
-                    talker.execute("SELECT pg_notify('anything', repeat('.', 7900))")
+                talk(talker)
             assert talker.execute(USAGE).fetchone() == (1.0,)
         yield listener
 
