@@ -59,6 +59,16 @@ def test_what_is_sent_is_stored_and_said_to_be(store: PostgresStore, forgotten: 
     assert [status_of(store, task_id) for task_id in (one, two, three)] == [TaskStatus.PENDING] * 3
 
 
+def test_the_transaction_of_a_user_who_sends_in_it_commits(
+    server: Cluster, store: PostgresStore, forgotten: psycopg.Connection
+) -> None:
+    with psycopg.connect(store.location) as connection:
+        sent = store.enqueue_on(connection, [a_task(id="mine")])
+
+    assert [one.id for one in sent.tasks] == ["mine"]
+    assert status_of(store, "mine") is TaskStatus.PENDING
+
+
 def test_what_has_ended_is_settled_and_said_to_be(store: PostgresStore, forgotten: psycopg.Connection) -> None:
     task = enqueue(store)
 

@@ -45,6 +45,8 @@ SERVED_SECONDS = 1.0
 LONGEST = 7_900
 """Bytes of a message; PostgreSQL takes fewer than 8,000."""
 NOTIFY = "SELECT pg_notify(%s, %s)"
+# A queue that is full would not let the transaction commit.
+NOTIFY_IF_POSSIBLE = f"{NOTIFY} WHERE pg_notification_queue_usage() < 0.9"
 READY, DONE, STOP = "r", "d", "s"
 
 Word = tuple[str | None, ...]
@@ -281,7 +283,7 @@ class NotifyBells:
     def ring_at_commit(self, connection: Connection, kinds: set[Kind]) -> None:
         """In the user's own transaction: nobody else knows when it commits."""
         for message in _messages([(READY, *kind) for kind in kinds]):
-            connection.execute(NOTIFY, (self._channel, message))
+            connection.execute(NOTIFY_IF_POSSIBLE, (self._channel, message))
 
     def close(self) -> None:
         self._ringer.send()
