@@ -1,5 +1,7 @@
 """How often a flush waits for PostgreSQL, and that what it asks for in advance is never more than a guess."""
 
+import select
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from tests.words import a_room, a_task, completed, enqueue, register
 
 from everbeat.model.task import Claim
 from everbeat.store.interface import Ending, Flush, Flushed
+from everbeat.store.postgres.bells import PAUSE
 from everbeat.store.postgres.store import PostgresStore
 from everbeat.store.verbs import owning
 
@@ -31,16 +34,18 @@ def turn(store: PostgresStore, ended: Sequence[Claim], places: int) -> Flushed:
         return owning.flush(tx, Flush(worker_id="w1", endings=endings, room=a_room(places), seen_beat=0))
 
 
-def round_trips(store: PostgresStore, file: Path, deed: Callable[[], object]) -> int:
-    """As the driver says: what it waits for is the answer to a Sync, or to a simple Query. Bells ring afterwards."""
+def round_trips(store: PostgresStore, file: Path, deed: Callable[[], object], *, with_bells: bool = False) -> int:
+    """As the driver says: what it waits for is the answer to a Sync, or to a simple Query. Most bells ring later."""
     with file.open("w") as trace:
         with store.database.session() as connection:
             connection.pgconn.trace(trace.fileno())
             connection.pgconn.set_trace_flags(Trace.SUPPRESS_TIMESTAMPS)
         deed()
         connection.pgconn.untrace()
-    before_the_bells, _, _ = file.read_text().partition("pg_notify")
-    sent = [line.split("\t") for line in before_the_bells.splitlines() if line.startswith("F\t")]
+    seen = file.read_text()
+    assert not with_bells or "pg_notify" in seen
+    seen = seen if with_bells else seen.partition("pg_notify")[0]
+    sent = [line.split("\t") for line in seen.splitlines() if line.startswith("F\t")]
     return sum(words[2].strip() in ("Sync", "Query") for words in sent)
 
 
@@ -52,6 +57,31 @@ def test_a_flush_that_settles_and_claims_takes_two_round_trips(store: PostgresSt
     taken = round_trips(store, tmp_path / "trace", lambda: found.append(turn(store, held, 3)))
 
     assert (taken, len(found[0].claims)) == (2, 3)
+
+
+def test_a_worker_that_was_idle_claims_what_comes_in_two_round_trips(store: PostgresStore, tmp_path: Path) -> None:
+    """It looks for what it found the last time that there was anything."""
+    enqueue(store)
+    turn(store, turn(store, [], 3).claims, 3)
+    assert turn(store, [], 3).claims == []
+    task = enqueue(store)
+
+    found: list[Flushed] = []
+    taken = round_trips(store, tmp_path / "trace", lambda: found.append(turn(store, [], 3)))
+
+    assert (taken, [one.id for one in found[0].claims]) == (2, [task])
+
+
+def test_whoever_waits_for_a_result_is_told_with_the_commit(store: PostgresStore, tmp_path: Path) -> None:
+    task = enqueue(store)
+    (held,) = turn(store, [], 1).claims
+    time.sleep(PAUSE)
+    bell = store.bells.for_waiter(task)
+    flush = Flush(worker_id="w1", endings=[Ending(claim=held, verdict=completed())], seen_beat=0)
+
+    assert round_trips(store, tmp_path / "trace", lambda: store.flush(flush), with_bells=True) == 2
+    assert select.select([bell], [], [], 5)[0]
+    bell.close()
 
 
 def test_a_flush_that_has_no_room_takes_two_round_trips(store: PostgresStore, tmp_path: Path) -> None:

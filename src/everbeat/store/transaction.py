@@ -80,7 +80,7 @@ class Transaction(Protocol):
     events: list[Event]
     """What was announced in it. Whoever listens is told of them when it is committed."""
     done: set[str]
-    """Ids of workflows that have ended in it: once it is committed, those that wait for them are woken."""
+    """Ids of workflows and tasks that have ended in it: once it is committed, those that wait for them are woken."""
 
     def expect(self, *questions: Question) -> None:
         """These will be asked, and nothing that is written before changes their answers. A database far away answers

@@ -155,8 +155,9 @@ class Switchboard:
         poll = select.poll()
         poll.register(connection.fileno(), select.POLLIN)
         poll.poll(LOOK_SECONDS * 1000)
-        for message in connection.notifies(timeout=0):
-            words = [tuple(word) for word in json.loads(message.payload)]
+        connection.pgconn.consume_input()
+        while message := connection.pgconn.notifies():
+            words = [tuple(word) for word in json.loads(message.extra)]
             with self._lock:
                 bells = tuple(self._bells)
             for bell in bells:
@@ -279,6 +280,10 @@ class NotifyBells:
 
     def ring_waiters(self, tasks: Collection[str]) -> None:
         self._ringer.ring((DONE, digest(task_id)) for task_id in tasks)
+
+    def words_for_waiters(self, tasks: Collection[str]) -> list[Said]:
+        """As `ring_waiters`, for a commit that is made now."""
+        return self._ringer.take((DONE, digest(task_id)) for task_id in tasks)
 
     def ring_at_commit(self, connection: Connection, kinds: set[Kind]) -> None:
         """In the user's own transaction: nobody else knows when it commits."""

@@ -16,7 +16,7 @@ import os
 import select
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,8 +29,8 @@ from everbeat.model.event import Event
 from everbeat.secrecy import located
 from everbeat.store.postgres.arrays import teach
 from everbeat.store.postgres.limited import LimitedConnection
-from everbeat.store.postgres.transaction import Connection, Memory, PostgresTransaction
-from everbeat.store.postgres.trouble import DEFINITE, MISSING, REFUSED, may_pass, told
+from everbeat.store.postgres.transaction import Connection, Memory, PostgresTransaction, notify
+from everbeat.store.postgres.trouble import DEFINITE, MISSING, QUEUE_IS_FULL, REFUSED, may_pass, told
 from everbeat.store.transaction import Locked, Question, Row
 
 MOST_CONNECTIONS = 8
@@ -74,6 +74,8 @@ class PostgresDatabase:
         self._clock = clock
         self.when_forked: Callable[[], None] | None = None
         self.when_told: Callable[[Sequence[Event]], None] | None = None
+        self.when_done: Callable[[Collection[str]], Sequence[Question]] | None = None
+        """What tells those who wait for these. Nothing: it is not the time, and they are to be told later."""
         self._is_closed = False
         self._server: int | None = None
         """What its cluster was called when it was made."""
@@ -230,13 +232,13 @@ class PostgresDatabase:
         try:
             if not then or self.is_pooled(connection):
                 cursor.execute(sql, values)
-                _notify(connection, then)
+                notify(connection, then)
                 return cursor
             with connection.pipeline() as pipeline:
                 cursor.execute(sql, values)
                 pipeline.sync()  # it is committed here
-                _notify(connection, then)
-        except psycopg.errors.ProgramLimitExceeded:
+                notify(connection, then)
+        except QUEUE_IS_FULL:
             if cursor.pgresult is None:  # it is the statement that asks too much
                 raise
         except psycopg.OperationalError as error:
@@ -244,10 +246,16 @@ class PostgresDatabase:
         return cursor
 
     def _commit(self, tx: PostgresTransaction, connection: Connection) -> None:
+        """Those who wait for what has ended are told with it, if they can be."""
+        told: Sequence[Question] = ()
+        if tx.done and self.when_done is not None and not self.is_pooled(connection):
+            told = self.when_done(tx.done)
         try:
-            tx.commit()
+            tx.commit(told)
         except psycopg.OperationalError as error:
             raise self._in_doubt(connection, error) from error
+        if told:
+            tx.done.clear()
 
     def _in_doubt(self, connection: Connection, error: psycopg.OperationalError) -> Exception:
         if not connection.closed:
@@ -267,16 +275,6 @@ class PostgresDatabase:
         said = f"{self.location}: {told(error)}. Nothing was changed."
         kind = Locked if isinstance(error, psycopg.errors.LockNotAvailable) else StoreUnavailable
         return kind(said, may_pass=may_pass(error))
-
-
-def _notify(connection: Connection, said: Sequence[Question]) -> None:
-    """In a transaction that is ended in words: if the queue of notifications is full that shows at its end, and a
-    pipeline expects no error where nothing was asked."""
-    if said:
-        connection.execute("BEGIN")
-        for question in said:
-            connection.execute(*question)
-        connection.execute("COMMIT")
 
 
 def _begin(connection: Connection, more: Mapping[str, str]) -> str:

@@ -123,7 +123,8 @@ class Sessions(Recovering):
                 if not tx.try_lock(lease) or tx.one(UNBEATEN, (suspect.worker_id, suspect.beat_seq)) is None:
                     raise _NoSuspect
                 settlements = recovering.recover(tx, verdicts, actor=actor)
-            self._announce_recovered(tx, settlements, verdicts)
+                again = self._note_recovered(tx, settlements, verdicts)
+            self._tell(tx, again)
             self.bells.ring_owners([suspect.worker_id])
             return settlements
 

@@ -50,6 +50,7 @@ class PostgresStore(PostgresSite, Sessions, Checks, SQLStore):
     def _start_afresh(self) -> None:
         """Also in the child of a fork, where these locks may be held by threads that exist in the parent only."""
         self.bells = NotifyBells(self.database, store_id=self.database.scope, who_serves=self._who_serves)
+        self.database.when_done = self.bells.words_for_waiters
         quickly = partial(sending.send_alike, self.database, self.bells)
         self._sending = GroupCommit(self.database, self._ring_for, quickly=quickly, lanes=SENDING_LANES)
 

@@ -20,7 +20,7 @@ from everbeat.model.event import Event
 from everbeat.store.postgres.arrays import KINDS as ARRAYS
 from everbeat.store.postgres.dialect import bind, in_one, names_in, translate
 from everbeat.store.postgres.hot import COLUMNS, KINDS, KINDS_OF, LOOK, LOOKED, NOW, OTHERWISE, SHARED, TYPES
-from everbeat.store.postgres.trouble import REFUSED
+from everbeat.store.postgres.trouble import QUEUE_IS_FULL, REFUSED
 from everbeat.store.transaction import NOT_ALL, Kind, Question, Row, RowRefused
 
 Connection = psycopg.Connection[Row]
@@ -38,7 +38,8 @@ MOST_LIKELY = 4
 
 @dataclass(slots=True)
 class Memory:
-    """What the last claims found: the next will find the same, most of the time. Never more than a guess."""
+    """What the last claims that found anything found: the next will find the same, most of the time. Never more than a
+    guess."""
 
     kinds: dict[tuple[Collection[str] | None, tuple[str, ...]], list[tuple[str, str]]] = field(default_factory=dict)
     """By what was asked for."""
@@ -256,7 +257,8 @@ class PostgresTransaction:
             found = self._foreseen.kinds
         else:
             found = [(q, name) for q, name in self._in_time(lambda: self._ask_kinds(queues, names)).fetchall()]
-        self._memory.kinds[queues, tuple(names)] = found[:MOST_LIKELY]
+        if found:
+            self._memory.kinds[queues, tuple(names)] = found[:MOST_LIKELY]
         return iter(found)
 
     def _ask_kinds(self, queues: Collection[str] | None, names: Sequence[str]) -> psycopg.Cursor[Row]:
@@ -343,20 +345,33 @@ class PostgresTransaction:
     def undo(self) -> None:
         self._is_undone = True
 
-    def commit(self) -> None:
-        """What was left for the end goes with it, in one round trip."""
+    def commit(self, behind: Sequence[Question] = ()) -> None:
+        """What was left for the end goes with it, in one round trip; so do notifications `behind` it."""
         if self._is_checked and not self._is_undone:
             self._send([])
         if self._is_undone:
             self._connection.execute("ROLLBACK")
-        elif self._last or self._expected:
-            self._send([*self._last, self._commit])
+        elif self._last or self._expected or behind:
+            self._commit_with(behind)
         elif self._begin is None:
             self._connection.execute("COMMIT")
 
-    def _commit(self) -> Callable[[], None]:
-        self._connection.execute("COMMIT")
-        return _nothing
+    def _commit_with(self, behind: Sequence[Question]) -> None:
+        committed = self._connection.cursor()
+
+        def commit() -> Callable[[], None]:
+            committed.execute("COMMIT")
+            return _nothing
+
+        def tell() -> Callable[[], None]:
+            notify(self._connection, behind)
+            return _nothing
+
+        try:
+            self._send([*self._last, commit, tell])
+        except QUEUE_IS_FULL:
+            if committed.statusmessage != "COMMIT":
+                raise
 
     # -- round trips ------------------------------------------------------------------------------------------------
 
@@ -398,6 +413,16 @@ class PostgresTransaction:
             answers += [statement() for statement in (*expected, *statements)]
         for answer in answers:
             answer()
+
+
+def notify(connection: Connection, said: Sequence[Question]) -> None:
+    """After a commit, in a transaction that is ended in words: that the queue of notifications is full shows at its
+    end, and a pipeline expects no error where nothing was asked."""
+    if said:
+        connection.execute("BEGIN")
+        for question in said:
+            connection.execute(*question)
+        connection.execute("COMMIT")
 
 
 def _bound(sql: str, values: Any) -> tuple[str, Any]:

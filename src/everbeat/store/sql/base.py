@@ -1,13 +1,13 @@
 """What every part of a SQL store stands on: transactions, and the bells that are rung after them."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.recovery import Adopted, Settled, Settlement, Verdict
 from everbeat.model.state import target
 from everbeat.model.task import Claim
 from everbeat.store.bells import Bells
-from everbeat.store.transaction import Database, Transaction
+from everbeat.store.transaction import Database, Kind, Transaction
 from everbeat.store.verbs import living
 
 
@@ -28,17 +28,20 @@ class Base:
         except StoreUnavailable:
             return {}
 
-    def _announce_ends(self, tx: Transaction, ends: Iterable[tuple[Settlement, Claim, Verdict]]) -> None:
-        """Wake those who wait for what has ended, and workers for what is ready again."""
-        done: list[str] = [*tx.done]
-        ready = tx.wakes
+    def _note_ends(self, tx: Transaction, ends: Iterable[tuple[Settlement, Claim, Verdict]]) -> set[Kind]:
+        """Before the commit: whoever waits for what has ended may be told with it. What is ready again."""
+        again: set[Kind] = set()
         for settlement, claim, verdict in ends:
             if isinstance(settlement, (Settled, Adopted)):
                 if isinstance(settlement, Adopted) or target(settlement.change or verdict.change).is_terminal:
-                    done.append(claim.id)
+                    tx.done.add(claim.id)
                 else:
-                    ready.add((claim.queue, claim.name))
-        if done:
-            self.bells.ring_waiters(done)
-        if ready:
-            self.bells.ring_workers(ready)
+                    again.add((claim.queue, claim.name))
+        return again
+
+    def _tell(self, tx: Transaction, again: Collection[Kind] = ()) -> None:
+        """After it: wake those who wait for what has ended, and workers for what is ready."""
+        if tx.done:
+            self.bells.ring_waiters(tx.done)
+        if tx.wakes or again:
+            self.bells.ring_workers({*tx.wakes, *again})

@@ -6,7 +6,7 @@ from everbeat.errors import WorkflowNotFound
 from everbeat.model.flow import NewWorkflow, NodeInfo, NodeResult, WorkflowChange, WorkflowInfo, WorkflowStatus
 from everbeat.model.task import Enqueued
 from everbeat.store.sql.waiting import Waiting
-from everbeat.store.transaction import Locked, RowRefused, Transaction
+from everbeat.store.transaction import Locked, RowRefused
 from everbeat.store.verbs import flow_advance, flow_look, flow_mend, flow_orders, flow_over, flow_start, turns
 
 MENDED_AT_ONCE = 100
@@ -91,10 +91,3 @@ class Flowing(Waiting):
         if info is None:
             raise WorkflowNotFound(workflow_id)
         return info if info.status.is_terminal else None
-
-    def _tell(self, tx: Transaction) -> None:
-        """Wake workers for what is ready, and those who wait for what has ended."""
-        if tx.wakes:
-            self.bells.ring_workers(tx.wakes)
-        if tx.done:
-            self.bells.ring_waiters(tx.done)

@@ -11,7 +11,7 @@ from everbeat.model.worker import WorkerInfo
 from everbeat.store.interface import Session, StaleTask
 from everbeat.store.lots import in_lots
 from everbeat.store.sql.base import Base
-from everbeat.store.transaction import Locked, Transaction
+from everbeat.store.transaction import Kind, Locked, Transaction
 from everbeat.store.verbs import classes, leasing, living, recovering
 
 LOCKED = "somebody has locked it or its workflow: SELECT * FROM pg_stat_activity WHERE xact_start IS NOT NULL"
@@ -83,16 +83,17 @@ class Recovering(Base):
                     next(decided) if is_free else Leased(task_id=orphan.claim.id)
                     for is_free, (orphan, _) in zip(free, verdicts, strict=True)
                 ]
-            self._announce_recovered(tx, settlements, verdicts)
+                again = self._note_recovered(tx, settlements, verdicts)
+            self._tell(tx, again)
             return settlements
 
         return in_lots(verdicts, workflow_of, write, unsettled)
 
-    def _announce_recovered(
+    def _note_recovered(
         self, tx: Transaction, settlements: Sequence[Settlement], verdicts: Sequence[tuple[Orphan, Verdict]]
-    ) -> None:
+    ) -> set[Kind]:
         ends = zip(settlements, verdicts, strict=True)
-        self._announce_ends(tx, ((settlement, orphan.claim, verdict) for settlement, (orphan, verdict) in ends))
+        return self._note_ends(tx, ((settlement, orphan.claim, verdict) for settlement, (orphan, verdict) in ends))
 
     def hold_session(self, worker_id: str) -> Session | None:
         return None
