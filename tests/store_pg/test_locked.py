@@ -147,7 +147,8 @@ def test_an_outcome_in_a_spool_waits_for_a_lock_alone_and_its_task_does_not_run_
     reaper = recovery(store)
 
     with flow_held(url, "locked"):
-        reaper.finish(Findings(policy=reaper.policy), reaper.now(), actor="test")
+        for _ in range(2):
+            reaper.finish(Findings(policy=reaper.policy), reaper.now(), actor="test")
     assert statuses(store, "plain-0", "plain-1", "locked:a") == [S.COMPLETED, S.PENDING, S.RUNNING]
     assert spool.path.exists()
 
@@ -155,6 +156,8 @@ def test_an_outcome_in_a_spool_waits_for_a_lock_alone_and_its_task_does_not_run_
     assert states(store, "locked") == {"a": "COMPLETED"}
     assert not spool.path.exists()
     assert store.late_outcomes("locked:a") == []
+    (told,) = (one for one in store.events() if one.name == "spool.replayed")
+    assert told.facts == {"settled": 2, "adopted": 0, "refused": 0}
 
 
 def test_what_was_not_started_in_time_expires_but_for_what_is_locked(store: PostgresStore, url: str) -> None:

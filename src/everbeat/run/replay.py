@@ -115,7 +115,7 @@ def _give(store: Store, path: Path, records: list[Kept]) -> Replayed:
             if settlement is None
         ),
     )
-    if settlements:
+    if settlements and not told.waiting:  # once, when all of it is told
         facts = {"settled": told.settled, "adopted": told.adopted, "refused": told.refused}
         store.announce([Event(name=event.SPOOL_REPLAYED, worker_id=records[0].worker, facts=facts)])
     return told

@@ -59,7 +59,7 @@ class Flowing(Waiting):
         stuck: list[str] = []
         for root in roots:
             try:
-                if self._mend(root):
+                if self._mend(root, hurries=not all_of_them):
                     mended.append(root)
             except Locked:  # looked at again the next time
                 stuck.append(root)
@@ -69,12 +69,12 @@ class Flowing(Waiting):
                 stuck.append(root)
         return mended, stuck, roots[-1] if len(roots) == MENDED_AT_ONCE else ""
 
-    def _mend(self, root: str) -> bool:
-        """One workflow, and all that is nested in it."""
+    def _mend(self, root: str, *, hurries: bool) -> bool:
+        """One workflow, and all that is nested in it. Who asks for all of them has time to wait for locks."""
         with self.database.read(steady=True) as tx:
             if not flow_mend.is_torn(tx, root):
                 return False
-        with self.database.write(hurries=True) as tx, tx.part():
+        with self.database.write(hurries=hurries) as tx, tx.part():
             mended = flow_mend.mend(tx, root)
             turns.hand_over(tx)
         self._tell(tx)

@@ -65,6 +65,8 @@ class Working(Base):
                 return []
         with self.database.write() as tx:
             over = expiring.over(tx, settle_us=settle_us)
+        if not over:
+            return []
         became = in_lots(over, lambda one: one.workflow_id, self._end_expired, lambda one: None, hurries=True)
         return [task_id for task_id in became if task_id is not None]
 
