@@ -27,6 +27,7 @@ from everbeat.store.postgres import lease
 from everbeat.store.sqlite.transaction import SQLiteTransaction
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import (
+    claiming,
     classes,
     flow_advance,
     flow_ends,
@@ -36,6 +37,7 @@ from everbeat.store.verbs import (
     queueing,
     retaining,
     sending,
+    settling,
     turns,
 )
 
@@ -66,22 +68,22 @@ IN_TELLING = "tests/contract/test_telling.py::"
 @mutation("1", seed=1)
 def fence_not_raised_when_revoked() -> None:
     """The fence grows with a claim only, not when a task is taken from its owner."""
-    put(owning, "REVOKES", frozenset())
+    put(settling, "REVOKES", frozenset())
 
 
 @mutation("1", seed=23)
 def settled_without_the_fence() -> None:
     """A result is stored whoever brings it."""
-    reword(owning, "COMPLETE", "seq = ? AND fence = ? AND worker_id = ?", "seq = ? AND 0 < ? AND '' < ?")
+    reword(settling, "COMPLETE", "seq = ? AND fence = ? AND worker_id = ?", "seq = ? AND 0 < ? AND '' < ?")
 
 
 @mutation("1", seed=158)
 def recovered_without_the_fence() -> None:
     """A verdict is written though its task has moved since it was read."""
-    end = owning.end
+    end = settling.end
 
     def careless(tx: Transaction, claim: Claim, *rest: Any, **more: Any) -> Any:
-        now = tx.one(owning.NOW, (claim.seq,))
+        now = tx.one(settling.NOW, (claim.seq,))
         return end(tx, replace(claim, fence=now[1], worker_id=now[4]) if now else claim, *rest, **more)
 
     everywhere(end, careless)
@@ -144,8 +146,8 @@ def what_no_process_has_seen_is_billed() -> None:
 
 def _do_not_count(what: str) -> None:
     counted, not_counted = f"THEN :{what} ELSE 0 END", f"THEN 0 * :{what} ELSE 0 END"
-    reword(owning, "ENDED", counted, not_counted)
-    for statements in (owning.ENDINGS, owning.ENDING_WHERE):
+    reword(settling, "ENDED", counted, not_counted)
+    for statements in (settling.ENDINGS, settling.ENDING_WHERE):
         for change, statement in statements.items():
             statements[change] = statement.replace(counted, not_counted)
 
@@ -200,17 +202,17 @@ def starts_not_read_back() -> None:
 
     def start(tx: Transaction, worker_id: str, claim: Claim) -> bool:
         values = {"now": tx.now, "seq": claim.seq, "fence": claim.fence, "worker_id": worker_id}
-        return bool(tx.run(owning.START, values))
+        return bool(tx.run(claiming.START, values))
 
-    put(owning, "start", start)
+    put(claiming, "start", start)
 
 
 @mutation("7", seed=1)
 def outcomes_not_read_back() -> None:
     """An outcome that is sent again after a lost answer counts as too late."""
-    put(owning, "WRITTEN", "SELECT 1 FROM everbeat_history WHERE 1 = 0 AND '' IN (?, ?, ?, ?)")
+    put(settling, "WRITTEN", "SELECT 1 FROM everbeat_history WHERE 1 = 0 AND '' IN (?, ?, ?, ?)")
     reword(
-        owning,
+        settling,
         "NOW",
         "SELECT status, fence,",
         "SELECT status || '', fence + CASE WHEN finished_at > 0 THEN 1 ELSE 0 END,",
@@ -221,7 +223,7 @@ def outcomes_not_read_back() -> None:
 def refusals_not_read_back() -> None:
     """A late outcome that is sent again after a lost answer is kept again."""
     reword(
-        owning,
+        settling,
         "KEPT",
         "SELECT 1 FROM everbeat_late_outcomes WHERE",
         "SELECT 1 FROM everbeat_late_outcomes WHERE 1 = 0 AND",
@@ -299,24 +301,24 @@ def many_lost_together_are_suspected() -> None:
 @mutation("19", seed=1)
 def running_after_dispatch() -> None:
     """The bytes of a task reach its process while the store has it CLAIMED."""
-    reword(owning, "LAUNCH", "status = 'RUNNING'", "status = 'CLAIMED'")
+    reword(claiming, "LAUNCH", "status = 'RUNNING'", "status = 'CLAIMED'")
 
 
 @mutation("19", seed=31)
 def a_frame_left_claimed() -> None:
     """Of tasks that go to a process together only the first is committed RUNNING."""
-    take = owning.take
+    take = claiming.take
 
     def take_first(tx: Transaction, claims: Sequence[Claim]) -> None:
         seen: set[int] = set()
         for claim in claims:
             if claim.slot in seen and claim.status is TaskStatus.RUNNING:
-                tx.finally_many(owning.CLAIM, [(claim.worker_id, int(claim.counted), claim.seq, claim.fence - 1)])
+                tx.finally_many(claiming.CLAIM, [(claim.worker_id, int(claim.counted), claim.seq, claim.fence - 1)])
             else:
                 take(tx, [claim])
             seen.add(claim.slot)
 
-    put(owning, "take", take_first)
+    put(claiming, "take", take_first)
 
 
 @mutation("20", seed=3)
@@ -376,7 +378,7 @@ def the_lease_not_waited_for() -> None:
 @mutation("24", test=IN_LEASES + "test_a_lease_begins_with_the_claim_however_long_ago_the_last_beat_was")
 def a_lease_that_begins_late() -> None:
     """A claim of a task with a key does not count as a beat."""
-    put(owning, "begin_leases", lambda tx, worker_id, claims: None)
+    put(claiming, "begin_leases", lambda tx, worker_id, claims: None)
 
 
 @mutation("25", seed=1)
@@ -400,7 +402,7 @@ def claims_without_an_order() -> None:
 @mutation("26", test=IN_SENDING + "test_a_worker_claims_only_names_it_knows")
 def claims_of_unknown_names() -> None:
     """A worker claims tasks whose names it does not know."""
-    put(owning, "_in_order", lambda sync_names, async_names: ["aaa", "add", "sub", "zzz"])
+    put(claiming, "_in_order", lambda sync_names, async_names: ["aaa", "add", "sub", "zzz"])
     put(Room, "serves", lambda self, queue, name: True)
 
 
@@ -416,20 +418,23 @@ def holders_of_unique_keys_not_read() -> None:
 @mutation("29", test=IN_OWNING + "test_a_late_result_of_an_earlier_owner_is_not_adopted")
 def adopted_whoever_owned_it_since() -> None:
     """A late result becomes the task's though another one has run it meanwhile."""
-    late = owning._late
+    late = settling._late
 
     def careless(tx: Transaction, claim: Claim, outcome: Any, records: Any, status: str, fence: int) -> Any:
         known = replace(claim, fence=fence - 1) if status == TaskStatus.PENDING else claim
         return late(tx, known, outcome, records, status, fence)
 
-    put(owning, "_late", careless)
+    put(settling, "_late", careless)
 
 
 @mutation("29", seed=13)
 def late_outcomes_thrown_away() -> None:
     """What comes too late is not kept."""
     reword(
-        owning, "KEEP_LATE", "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", "SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE 1 = 0"
+        settling,
+        "KEEP_LATE",
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE 1 = 0",
     )
 
 
@@ -448,7 +453,9 @@ def spools_replayed_after_recovery() -> None:
 @mutation("29", test=IN_OWNING + "test_an_adoption_that_is_sent_again_is_no_refusal")
 def adoptions_not_read_back() -> None:
     """A late result that was adopted counts as too late when it is sent again after a lost answer."""
-    reword(owning, "ADOPTED", "SELECT 1 FROM everbeat_history WHERE", "SELECT 1 FROM everbeat_history WHERE 1 = 0 AND")
+    reword(
+        settling, "ADOPTED", "SELECT 1 FROM everbeat_history WHERE", "SELECT 1 FROM everbeat_history WHERE 1 = 0 AND"
+    )
 
 
 @mutation(
@@ -504,7 +511,7 @@ def outcomes_set_apart_never_tried() -> None:
 @mutation("39", test=IN_RECOVERING + "test_of_orphans_that_are_written_together_one_that_has_moved_is_left_alone")
 def classes_written_unguarded() -> None:
     """Orphans that are written together are not compared with what was decided about."""
-    for change, statement in owning.ENDING_WHERE.items():
+    for change, statement in settling.ENDING_WHERE.items():
         guard = "WHERE fence = :fence AND coalesce(worker_id, '') = coalesce(:worker_id, '')"
         assert guard in statement
         classes.ENDING_WHERE[change] = statement.replace(guard, "WHERE :fence > 0 AND :worker_id IS NOT NULL")

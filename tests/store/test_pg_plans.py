@@ -14,15 +14,16 @@ from everbeat.store.postgres.hot import KINDS, KINDS_OF, LOOK, SHARED, TYPES
 from everbeat.store.postgres.store import PostgresStore
 from everbeat.store.postgres.transaction import AFTER, AHEAD
 from everbeat.store.verbs import (
+    claiming,
     expiring,
     flow_advance,
     flow_ends,
     flow_ready,
     flow_rows,
     looking,
-    owning,
     recovering,
     sending,
+    settling,
     turns,
 )
 
@@ -34,22 +35,22 @@ SELECT 'task-' || n, 'add', 'default', 100,
   FROM generate_series(1, 20000) AS n"""
 
 MARK = re.compile(r"%(?:\((\w+)\))?s")
-READY = translate(owning.READY)
+READY = translate(claiming.READY)
 STATEMENTS = {
     "ready": (AHEAD.format(sql=READY, after=""), "everbeat_tasks_ready"),
     "ready, further": (AHEAD.format(sql=READY, after=AFTER), "everbeat_tasks_ready"),
     "what a flush asks first": (LOOK, "everbeat_tasks_due"),
     "kinds": (KINDS, "everbeat_tasks_ready"),
     "kinds of some queues": (KINDS_OF, "everbeat_tasks_ready"),
-    "complete many": (in_one(owning.COMPLETE, TYPES[owning.COMPLETE]), "everbeat_tasks_pkey"),
-    "launch many": (in_one(owning.LAUNCH, TYPES[owning.LAUNCH]), "everbeat_tasks_pkey"),
-    "claim many": (in_one(owning.CLAIM, TYPES[owning.CLAIM]), "everbeat_tasks_pkey"),
+    "complete many": (in_one(settling.COMPLETE, TYPES[settling.COMPLETE]), "everbeat_tasks_pkey"),
+    "launch many": (in_one(claiming.LAUNCH, TYPES[claiming.LAUNCH]), "everbeat_tasks_pkey"),
+    "claim many": (in_one(claiming.CLAIM, TYPES[claiming.CLAIM]), "everbeat_tasks_pkey"),
     **{
         f"{name} many of one worker": (in_one(sql, TYPES[sql], SHARED[sql]), "everbeat_tasks_pkey")
-        for name, sql in (("complete", owning.COMPLETE), ("launch", owning.LAUNCH), ("claim", owning.CLAIM))
+        for name, sql in (("complete", settling.COMPLETE), ("launch", claiming.LAUNCH), ("claim", claiming.CLAIM))
     },
-    "start": (translate(owning.START), "everbeat_tasks_pkey"),
-    "next due": (translate(owning.NEXT_DUE), "everbeat_tasks_due"),
+    "start": (translate(claiming.START), "everbeat_tasks_pkey"),
+    "next due": (translate(claiming.NEXT_DUE), "everbeat_tasks_due"),
     "owned": (translate(recovering.OWNED_BY), "everbeat_tasks_owned"),
     "owned by nobody": (bind(recovering.OWNED_BY, (None, 0, 10))[0], "everbeat_tasks_owned"),
     "owned, counted": (translate(recovering.COUNT_OWNED), "everbeat_tasks_owned"),

@@ -16,6 +16,7 @@ from everbeat.store.interface import Flush
 from everbeat.store.sqlite import together
 from everbeat.store.sqlite.store import SQLiteStore
 from everbeat.store.verbs import (
+    claiming,
     classes,
     commanding,
     counting,
@@ -29,6 +30,7 @@ from everbeat.store.verbs import (
     recovering,
     retaining,
     sending,
+    settling,
     stopping,
     turns,
 )
@@ -40,26 +42,26 @@ BY_ID = "SEARCH everbeat_tasks USING INDEX sqlite_autoindex_everbeat_tasks_1 (id
 
 IS_PAUSED = ["CORRELATED SCALAR SUBQUERY 1", "SEARCH q USING PRIMARY KEY (name=?)"]
 PLANS = {
-    owning.READY: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name=?)"],
+    claiming.READY: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name=?)"],
     kinds.NEXT_QUEUE: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue>?)"],
     kinds.NEXT_NAME: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name>?)"],
-    owning.NEXT_DUE: [f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>?)"],
-    owning.RIPE: [f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>? AND due_at<?)"],
-    owning.COMPLETE: [BY_SEQ],
-    owning.START: [BY_SEQ],
-    owning.LAUNCH: [BY_SEQ],
+    claiming.NEXT_DUE: [f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>?)"],
+    claiming.RIPE: [f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>? AND due_at<?)"],
+    settling.COMPLETE: [BY_SEQ],
+    claiming.START: [BY_SEQ],
+    claiming.LAUNCH: [BY_SEQ],
     **{together.said(sql): [EACH_SEQ, BY_SEQ] for sql in together.SHARED},
-    owning.CLAIM: [BY_SEQ],
-    owning.ADOPT: [BY_SEQ],
-    owning.NOW: [BY_SEQ],
-    **{ending: [BY_SEQ] for ending in owning.ENDINGS.values()},
+    claiming.CLAIM: [BY_SEQ],
+    settling.ADOPT: [BY_SEQ],
+    settling.NOW: [BY_SEQ],
+    **{ending: [BY_SEQ] for ending in settling.ENDINGS.values()},
     owning.STANDING: ["SEARCH everbeat_workers USING PRIMARY KEY (id=?)"],
     recovering.NEXT_OWNER: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id>?)"],
     recovering.OWNED_BY: [f"SEARCH t USING INDEX {OWNED} (worker_id=? AND rowid>?)"],
     classes.ADD_HISTORY: [BY_SEQ, "LIST SUBQUERY 1", EACH_SEQ],
     **{
         statement + classes.UNCANCELLED + classes.AMONG: [BY_SEQ, "LIST SUBQUERY 1", EACH_SEQ]
-        for change, statement in owning.ENDING_WHERE.items()
+        for change, statement in settling.ENDING_WHERE.items()
         if change in classes.TOGETHER
     },
     recovering.OWNED_IDS: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id=?)"],
@@ -91,7 +93,7 @@ PLANS = {
         "CORRELATED SCALAR SUBQUERY 1",
         "SEARCH t USING INDEX sqlite_autoindex_everbeat_tasks_1 (id=?)",
     ],
-    owning.REQUEUED: ["SEARCH everbeat_history USING INDEX everbeat_history_task (task_id=?)"],
+    settling.REQUEUED: ["SEARCH everbeat_history USING INDEX everbeat_history_task (task_id=?)"],
     counting.ENDED: ["SCAN everbeat_tasks USING COVERING INDEX everbeat_tasks_ended"],
     counting.READY: [f"SCAN everbeat_tasks USING INDEX {READY}"],
     counting.DUE: [f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>?)", "USE TEMP B-TREE FOR GROUP BY"],

@@ -5,6 +5,7 @@ Also here: what PostgreSQL asks for in another way altogether.
 
 from everbeat.store.postgres.dialect import translate
 from everbeat.store.verbs import (
+    claiming,
     doubting,
     expiring,
     flow_advance,
@@ -15,14 +16,15 @@ from everbeat.store.verbs import (
     queueing,
     records,
     retaining,
+    settling,
     telling,
     unknown,
 )
 
 TYPES: dict[str, tuple[str, ...]] = {
-    owning.COMPLETE: ("bytea", "bigint", "bigint", "bigint", "text"),
-    owning.LAUNCH: ("text", "bigint", "bigint", "bigint", "bigint"),
-    owning.CLAIM: ("text", "bigint", "bigint", "bigint"),
+    settling.COMPLETE: ("bytea", "bigint", "bigint", "bigint", "text"),
+    claiming.LAUNCH: ("text", "bigint", "bigint", "bigint", "bigint"),
+    claiming.CLAIM: ("text", "bigint", "bigint", "bigint"),
     owning.PROGRESS: ("text", "bigint", "bigint", "text"),
     living.BEAT_FOR_TASK: ("text", "text", "text", "bigint", "text", "bigint", "bigint"),
     records.ADD_HISTORY: (
@@ -50,7 +52,7 @@ TYPES: dict[str, tuple[str, ...]] = {
     flow_reopen.SET_COUNTS: ("bigint", "bigint", "bigint", "text", "bigint"),
 }  # fmt: skip
 
-SHARED = {owning.COMPLETE: (1, 4), owning.LAUNCH: (0, 1, 2), owning.CLAIM: (0, 1)}
+SHARED = {settling.COMPLETE: (1, 4), claiming.LAUNCH: (0, 1, 2), claiming.CLAIM: (0, 1)}
 """Which of their values are the same in all rows, most of the time: sent once, then."""
 
 COLUMNS = {
@@ -77,12 +79,12 @@ SELECT q.queue, n.name FROM unnest(%s::text[]) AS q (queue) CROSS JOIN unnest(%s
  ORDER BY q.queue, n.name"""
 
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-LOOKED = (owning.STANDING, queueing.LIMITS, owning.NEXT_DUE)
+LOOKED = (owning.STANDING, queueing.LIMITS, claiming.NEXT_DUE)
 # What every flush asks first, and the time, in one statement: the most that a small one pays for is their number.
 LOOK = f"""
 SELECT {NOW}, w.status, w.beat_seq,
        (SELECT json_agg(json_build_array(l.name, l.most)) FROM ({translate(queueing.LIMITS)}) AS l (name, most)),
-       ({translate(owning.NEXT_DUE)})
+       ({translate(claiming.NEXT_DUE)})
   FROM (SELECT 1) AS one LEFT JOIN LATERAL ({translate(owning.STANDING)}) AS w ON true"""
 
 OTHERWISE = {

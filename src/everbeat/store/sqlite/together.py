@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 
-from everbeat.store.verbs import owning
+from everbeat.store.verbs import claiming, settling
 
 FEWEST = 4
 """Fewer rows are quicker one by one."""
 SHARED: dict[str, tuple[int, ...]] = {
-    owning.COMPLETE: (1, 4),
-    owning.LAUNCH: (0, 1, 2),
+    settling.COMPLETE: (1, 4),
+    claiming.LAUNCH: (0, 1, 2),
 }
-BYTES = {owning.COMPLETE: 0}
+BYTES = {settling.COMPLETE: 0}
 """Which of their values is bytes."""
 MARK = re.compile(r"\?")
 to_json = msgspec.json.Encoder().encode

@@ -10,7 +10,7 @@ from everbeat.model.recovery import Settlement, Unsettled
 from everbeat.model.task import Claim
 from everbeat.store.interface import Ending, Flush, Flushed, Refused
 from everbeat.store.transaction import RowRefused, Transaction
-from everbeat.store.verbs import flow_args, owning
+from everbeat.store.verbs import claiming, flow_args, owning, settling
 from everbeat.store.verbs.flow_ends import Roots
 from everbeat.store.verbs.queueing import Places
 from everbeat.store.verbs.records import add_events
@@ -19,7 +19,7 @@ from everbeat.store.verbs.turns import hand_over
 
 def flush(tx: Transaction, wanted: Flush) -> Flushed:
     refused: list[Refused] = []
-    roots = owning.lock_workflows(tx, wanted.endings)
+    roots = settling.lock_workflows(tx, wanted.endings)
     owning.lock_tasks(tx, wanted)
     for report in wanted.reports:
         try:
@@ -34,20 +34,20 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
                 add_events(tx, [event])
         except RowRefused as error:
             refused.append(Refused(task_id=event.task_id, error=f"event {event.name}: {error}"))
-    keys = owning.keys_of_ended(wanted)
+    keys = settling.keys_of_ended(wanted)
     if not owning.is_alive(tx, wanted.worker_id):
         _hand_over(tx, keys, refused)
         return Flushed(alive=False, settlements=settlements, refused=refused)
     started = [claim for claim in wanted.starts if _start(tx, wanted.worker_id, claim, refused)]
-    due_in_us, ripe_keys = owning.ripen(tx, wanted.room)
+    due_in_us, ripe_keys = claiming.ripen(tx, wanted.room)
     _hand_over(tx, keys | ripe_keys, refused)
     places = Places(tx)
-    found = owning.find(tx, wanted.worker_id, wanted.room, places) if wanted.room is not None else []
+    found = claiming.find(tx, wanted.worker_id, wanted.room, places) if wanted.room is not None else []
     claims = [claim for claim in found if _take(tx, claim, refused)]
     flow_args.complete(tx, claims, wanted.endings, settlements)
     places.offer_in({ending.claim.queue for ending in wanted.endings})
     owning.leave_asleep(tx)
-    owning.begin_leases(tx, wanted.worker_id, (*started, *claims))
+    claiming.begin_leases(tx, wanted.worker_id, (*started, *claims))
     return Flushed(
         alive=True,
         settlements=settlements,
@@ -61,7 +61,7 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
 def _settle(tx: Transaction, ending: Ending, roots: Roots, refused: list[Refused]) -> Settlement:
     try:
         with tx.part():
-            return owning.settle(tx, [ending], roots, row_by_row=True)[0]
+            return settling.settle(tx, [ending], roots, row_by_row=True)[0]
     except RowRefused as error:
         refused.append(Refused(task_id=ending.claim.id, error=f"{ending.verdict.change}: {error}"))
         return Unsettled(task_id=ending.claim.id, error=str(error))
@@ -78,7 +78,7 @@ def _hand_over(tx: Transaction, keys: Collection[str | None], refused: list[Refu
 def _start(tx: Transaction, worker_id: str, claim: Claim, refused: list[Refused]) -> bool:
     try:
         with tx.part():
-            return owning.start(tx, worker_id, claim)
+            return claiming.start(tx, worker_id, claim)
     except RowRefused as error:
         refused.append(Refused(task_id=claim.id, error=f"start: {error}"))
         return False
@@ -87,7 +87,7 @@ def _start(tx: Transaction, worker_id: str, claim: Claim, refused: list[Refused]
 def _take(tx: Transaction, claim: Claim, refused: list[Refused]) -> bool:
     try:
         with tx.part():
-            owning.take(tx, [claim])
+            claiming.take(tx, [claim])
             return True
     except RowRefused as error:
         refused.append(Refused(task_id=claim.id, error=f"claim: {error}"))

@@ -18,8 +18,8 @@ from everbeat.model.state import Change, TaskStatus, target
 from everbeat.model.task import Claim
 from everbeat.store.transaction import Row, RowRefused, Transaction
 from everbeat.store.verbs import totals
-from everbeat.store.verbs.owning import ENDING_WHERE, ending_values
 from everbeat.store.verbs.records import WANTED, stored_error, text
+from everbeat.store.verbs.settling import ENDING_WHERE, ending_values
 
 TOGETHER = (Change.RECOVER, Change.ABANDON)
 """What can be written so. The other ends of an ownership are rare."""

@@ -31,9 +31,9 @@ from everbeat.store.moments import moment_or_none
 from everbeat.store.transaction import Row, RowRefused, Transaction
 from everbeat.store.verbs import classes, flow_ends
 from everbeat.store.verbs.living import RAREST_BEAT_MS
-from everbeat.store.verbs.owning import NOW, end
 from everbeat.store.verbs.queueing import Places
 from everbeat.store.verbs.records import Records, add_events
+from everbeat.store.verbs.settling import NOW, end
 from everbeat.store.verbs.turns import hand_over
 
 CLAIM_COLUMNS = """t.seq, t.id, t.name, t.queue, t.fence, t.status, t.attempt, t.free_attempts, t.crash_count,

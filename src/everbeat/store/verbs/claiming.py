@@ -1,0 +1,191 @@
+"""Take hold of tasks: start what was claimed, make ready what is due, claim what fits, in the order of claims."""
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+
+from everbeat.decide.room import OWN_PROCESS, Answer, Room
+from everbeat.model.state import TaskStatus
+from everbeat.model.task import Claim, TaskPolicy
+from everbeat.store.transaction import Row, Transaction
+from everbeat.store.verbs import unsound
+from everbeat.store.verbs.living import renew
+from everbeat.store.verbs.queueing import Places
+from everbeat.store.verbs.settling import NOW
+from everbeat.store.verbs.turns import IN_LINE
+
+START = """
+UPDATE everbeat_tasks SET status = 'RUNNING', attempt = attempt + 1, started_at = :now
+ WHERE seq = :seq AND fence = :fence AND worker_id = :worker_id AND status || '' = 'CLAIMED'
+   AND (good_until IS NULL OR good_until > :now)"""
+
+LAUNCH = """
+UPDATE everbeat_tasks
+   SET status = 'RUNNING', fence = fence + 1, worker_id = ?, counted = ?, attempt = attempt + 1, started_at = ?
+ WHERE seq = ? AND fence = ? AND status = 'PENDING'"""
+
+CLAIM = """
+UPDATE everbeat_tasks SET status = 'CLAIMED', fence = fence + 1, worker_id = ?, counted = ?
+ WHERE seq = ? AND fence = ? AND status = 'PENDING'"""
+
+# everbeat_tasks_due. A bounded bite, so that a million tasks due at once do not hold the write lock.
+RIPE = """
+SELECT seq, exclusive_key FROM everbeat_tasks WHERE status = 'PENDING' AND due_at IS NOT NULL AND due_at <= ?
+ ORDER BY due_at LIMIT 1000 /*pg: FOR UPDATE SKIP LOCKED */"""
+
+# Primary key. (Not one statement with RIPE in it: PostgreSQL may plan it so that RIPE is run again and again.)
+RIPEN = f"UPDATE everbeat_tasks SET due_at = NULL, waiting_for = {IN_LINE} WHERE seq IN ({{marks}})"
+
+NEXT_DUE = "SELECT min(due_at) FROM everbeat_tasks WHERE status = 'PENDING' AND due_at IS NOT NULL"
+
+# everbeat_tasks_ready, in claim order, without sorting.
+READY = """
+SELECT priority, seq, id, name, queue, fence, attempt, free_attempts, crash_count, lost_count, dispatch_count, solo,
+       policy, args, good_until, exclusive_key, workflow_id, node, refs
+  FROM everbeat_tasks
+ WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name = ?"""
+
+# everbeat_history_task
+RECOVERED = "SELECT at FROM everbeat_history WHERE task_id = ? AND fence = ? AND change = 'recover'"
+
+PASSES = 100
+"""So many tasks of a kind are passed over in one flush, at most: a long row of tasks that must wait for a process of
+their own is not walked to its end every time."""
+
+
+def ripen(tx: Transaction, room: Room | None) -> tuple[int | None, set[str | None]]:
+    """What is due becomes ready, if there is room for something; how long until the next is, and whose keys are to be
+    handed over."""
+    due_at, keys = _next_due(tx), set[str | None]()
+    if due_at is not None and due_at <= tx.now and room is not None and not room.is_empty:
+        ripe = tx.all(RIPE, (tx.now,))
+        tx.change_among(RIPEN, (), [seq for seq, _ in ripe])
+        keys = {key for _, key in ripe}
+        due_at = _next_due(tx)
+    return None if due_at is None else max(0, due_at - tx.now), keys
+
+
+def _next_due(tx: Transaction) -> int | None:
+    row = tx.one(NEXT_DUE)
+    return row[0] if row and isinstance(row[0], int) else None  # who writes by hand can write anything
+
+
+def start(tx: Transaction, worker_id: str, claim: Claim) -> bool:
+    if tx.run(START, {"now": tx.now, "seq": claim.seq, "fence": claim.fence, "worker_id": worker_id}):
+        return True
+    now = tx.one(NOW, (claim.seq,))  # or by this flush, when it was sent before
+    return now is not None and (now[0], now[1], now[4]) == (TaskStatus.RUNNING, claim.fence, worker_id)
+
+
+def foresee(tx: Transaction, room: Room | None) -> None:
+    if room is not None and not room.is_empty:
+        tx.foresee(READY, room.queues, _names(room), room.wants)
+
+
+def claim_into(tx: Transaction, worker_id: str, room: Room, places: Places) -> list[Claim]:
+    foresee(tx, room)
+    claims = [] if room.is_empty else find(tx, worker_id, room, places)
+    take(tx, claims)
+    return claims
+
+
+def find(tx: Transaction, worker_id: str, room: Room, places: Places) -> list[Claim]:
+    """What the room takes, not claimed yet."""
+    flawed: list[Row] = []
+    found = [
+        claim_of(row, slot, worker_id, counted=places.is_limited(row[4]))
+        for row, slot in admitted(tx, room, places, flawed)
+    ]
+    if flawed:
+        unsound.set_aside(tx, flawed)
+    return found
+
+
+def take(tx: Transaction, claims: Sequence[Claim]) -> None:
+    waiting = [(c.worker_id, int(c.counted), c.seq, c.fence - 1) for c in claims if c.status is TaskStatus.CLAIMED]
+    ready = [
+        (c.worker_id, int(c.counted), tx.now, c.seq, c.fence - 1) for c in claims if c.status is TaskStatus.RUNNING
+    ]
+    tx.finally_many(CLAIM, waiting)
+    tx.finally_many(LAUNCH, ready)
+
+
+def begin_leases(tx: Transaction, worker_id: str, claims: Iterable[Claim]) -> None:
+    """A lease begins with the claim or start: whoever waits for its end counts from now."""
+    if any(claim.exclusive_key is not None for claim in claims):
+        renew(tx, worker_id)
+
+
+def restarted_after(tx: Transaction, claims: Iterable[Claim]) -> Iterator[float]:
+    """How long ago those were recovered that run for the first time since: the recovery and the claim each raised the
+    fence."""
+    for claim in claims:
+        row = tx.one(RECOVERED, (claim.id, claim.fence - 2)) if claim.fence > 2 else None
+        if row is not None:
+            yield (tx.now - row[0]) / 1e6
+
+
+def claim_of(row: Row, slot: int, worker_id: str, *, counted: bool) -> Claim:
+    launched = slot != OWN_PROCESS
+    solo, timeout, key = bool(row[11]), TaskPolicy.load(row[12]).timeout, row[15]
+    return Claim(
+        seq=row[1], id=row[2], name=row[3], queue=row[4], fence=row[5] + 1, attempt=row[6] + launched,
+        free_attempts=row[7], crash_count=row[8], lost_count=row[9], dispatch_count=row[10], solo=solo,
+        policy=row[12], args=row[13], worker_id=worker_id, slot=slot, timeout=timeout,
+        alone=solo or timeout is not None or key is not None, counted=counted, exclusive_key=key,
+        workflow_id=row[16], node=row[17], refs=row[18],
+        status=TaskStatus.RUNNING if launched else TaskStatus.CLAIMED,
+    )  # fmt: skip
+
+
+def admitted(tx: Transaction, room: Room, places: Places, flawed: list[Row]) -> Iterator[tuple[Row, int]]:
+    """Ready tasks in claim order over all kinds, as far as the room admits them and their queues have places. Rows that
+    make no sense are not among them, but in `flawed`."""
+    served = list(_kinds(tx, room, places))
+    kinds = [unsound.sound(tx, tx.ahead(READY, kind, room.wants(kind[1])), flawed) for kind in served]
+    passes = [PASSES] * len(kinds)
+    heads = [(row, kind) for kind in range(len(kinds)) if (row := next(kinds[kind], None))]
+    heapq.heapify(heads)
+    while heads:
+        row, kind = heads[0]
+        answer, slot = _offer(room, row, tx.now) if places.are_left(row[4]) else (Answer.FULL, OWN_PROCESS)
+        if answer is Answer.TAKE:
+            places.take(row[4])
+            yield row, slot
+        elif answer is Answer.PASS:
+            passes[kind] -= 1
+        if room.is_empty:
+            return
+        goes_on = answer is not Answer.FULL and passes[kind] and room.serves(row[4], row[3])
+        following = next(kinds[kind], None) if goes_on else None
+        if following is None:
+            heapq.heappop(heads)
+            if goes_on and passes[kind] == PASSES and not flawed:
+                tx.wakes.discard(served[kind])  # all of it is taken
+        else:
+            heapq.heapreplace(heads, (following, kind))
+
+
+def _offer(room: Room, row: Row, now: int) -> tuple[Answer, int]:
+    if row[14] is not None and row[14] <= now:  # past its time: not started, though nobody has ended it yet
+        return Answer.PASS, OWN_PROCESS
+    if row[16] in room.shunned:
+        return Answer.PASS, OWN_PROCESS
+    policy = TaskPolicy.load(row[12])
+    must_be_solo = bool(row[11]) or row[15] is not None  # killed for its lease, it must take nobody with it
+    return room.offer(row[3], solo=must_be_solo, alone=policy.timeout is not None, isolated=policy.isolated)
+
+
+def _kinds(tx: Transaction, room: Room, places: Places) -> Iterator[tuple[str, str]]:
+    """The (queue, name) pairs that have ready tasks and that the room serves, in one order for everybody: the limits of
+    two queues are locked in it."""
+    return (kind for kind in tx.kinds(room.queues, _names(room)) if room.serves(*kind) and places.are_left(kind[0]))
+
+
+def _names(room: Room) -> list[str]:
+    return _in_order(room.sync_names, room.async_names)
+
+
+@lru_cache(maxsize=16)
+def _in_order(sync_names: frozenset[str], async_names: frozenset[str]) -> list[str]:
+    return sorted(sync_names | async_names)
