@@ -9,7 +9,8 @@ from everbeat.model.flow import NewNode, NewWorkflow, NodeKind, NodeStatus, OnEr
 from everbeat.model.recovery import Verdict
 from everbeat.model.state import Change
 from everbeat.model.task import Claim
-from everbeat.store.interface import Ending, Flush, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Ending, Flush
 
 OK, FAIL, CANCEL = "ok", "fail", "cancel"
 

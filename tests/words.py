@@ -13,7 +13,8 @@ from everbeat.model.recovery import Cause, Orphan, Settlement, Verdict
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim, NewTask, Outcome, TaskError, TaskKind, TaskPolicy
 from everbeat.model.worker import Host, LockIdentity, NewWorker, WorkerInfo, WorkerStatus
-from everbeat.store.interface import Ending, Flush, Flushed, Store, TaskFilter
+from everbeat.store.interface import Store
+from everbeat.store.messages import Ending, Flush, Flushed, TaskFilter
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 SECOND = 1_000_000

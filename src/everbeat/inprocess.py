@@ -37,7 +37,7 @@ from everbeat.run.calling import Calling
 from everbeat.run.failure import error_of
 from everbeat.run.lockfile import this_host
 from everbeat.run.telling import as_json
-from everbeat.store.interface import Ending, Flush, Report, Sent, TaskFilter
+from everbeat.store.messages import Ending, Flush, Report, Sent, TaskFilter
 from everbeat.store.sqlite.store import SQLiteStore
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from everbeat.model.recovery import Verdict
 from everbeat.model.state import Change
 from everbeat.model.task import Claim, NewTask, Outcome, TaskError, TaskKind
 from everbeat.run.lockfile import this_host
-from everbeat.store.interface import Ending, Flush, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Ending, Flush
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

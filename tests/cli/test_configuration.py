@@ -7,7 +7,8 @@ import pytest
 from tests.cli.by_hand import Command, HandWorker, send
 
 from everbeat.model.state import TaskStatus
-from everbeat.store.interface import Store, TaskFilter
+from everbeat.store.interface import Store
+from everbeat.store.messages import TaskFilter
 
 BARE = """
 from everbeat import Everbeat

@@ -16,7 +16,8 @@ from tests.cli.by_hand import Command, HandWorker, send
 from everbeat.config import AppConfig, SQLiteConfig
 from everbeat.model.state import TaskStatus
 from everbeat.store import schema
-from everbeat.store.interface import Store, TaskFilter
+from everbeat.store.interface import Store
+from everbeat.store.messages import TaskFilter
 from everbeat.store.open import open_store
 from everbeat.store.sqlite import backup as copies
 

@@ -15,7 +15,8 @@ from tests.postgres import NEWEST, EmptyDatabase, binaries
 from tests.words import register
 
 from everbeat.config import AppConfig, PostgresConfig
-from everbeat.store.interface import Store, TaskFilter
+from everbeat.store.interface import Store
+from everbeat.store.messages import TaskFilter
 from everbeat.store.open import open_store
 
 PAGE = (Path(__file__).parents[2] / "docs/postgresql.md").read_text()

@@ -11,7 +11,7 @@ from everbeat import Everbeat, PayloadError, TaskFailed, TaskHandle
 from everbeat.cli import out
 from everbeat.report.log import Reporter
 from everbeat.secrecy import without_passwords
-from everbeat.store.interface import TaskFilter
+from everbeat.store.messages import TaskFilter
 
 VAULT = r"""
 from everbeat import AppConfig, Everbeat, SQLiteConfig

@@ -5,7 +5,8 @@ from typing import Any, cast
 import pytest
 from tests.words import claim_one, completed, enqueue, register, settle
 
-from everbeat.store.interface import Held, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Held
 
 
 def write(store: Store, sql: str, *values: Any) -> None:

@@ -31,7 +31,8 @@ from everbeat.model.order import Order
 from everbeat.model.recovery import Verdict
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim
-from everbeat.store.interface import Flush, Store, TaskFilter
+from everbeat.store.interface import Store
+from everbeat.store.messages import Flush, TaskFilter
 from everbeat.store.verbs.expiring import BITE
 
 SOON = NOON + 10 * SECOND

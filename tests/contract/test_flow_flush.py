@@ -6,7 +6,8 @@ import pytest
 from tests.flow_words import begin, graph
 from tests.words import a_room, claim_one, completed, requeue, settle
 
-from everbeat.store.interface import Ending, Flush, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Ending, Flush
 from everbeat.store.sql.working import Working
 from everbeat.store.verbs import owning
 

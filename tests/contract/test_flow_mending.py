@@ -12,7 +12,8 @@ from everbeat.config import RecoveryConfig
 from everbeat.model import event
 from everbeat.model.flow import NodeStatus, OnError, WorkflowChange, WorkflowStatus
 from everbeat.run import manual
-from everbeat.store.interface import Ending, Flush, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Ending, Flush
 from everbeat.store.transaction import RowRefused
 
 N, W = NodeStatus, WorkflowStatus

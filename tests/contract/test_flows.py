@@ -30,7 +30,8 @@ from everbeat.model.flow import ITEM, NewWorkflow, NodeKind, NodeStatus, OnError
 from everbeat.model.order import Order
 from everbeat.model.recovery import Verdict
 from everbeat.model.state import Change
-from everbeat.store.interface import Ending, Flush, Store, TaskFilter
+from everbeat.store.interface import Store
+from everbeat.store.messages import Ending, Flush, TaskFilter
 
 N, W = NodeStatus, WorkflowStatus
 

@@ -17,7 +17,8 @@ from tests.words import (
 from everbeat.model.recovery import Cause, Leased, Orphan, Settled, Settlement, Verdict
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim
-from everbeat.store.interface import Held, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Held
 
 AGAIN = Verdict(change=Change.RECOVER, reason="worker w1 silent for 6s", billed=False)
 

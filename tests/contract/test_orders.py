@@ -29,7 +29,8 @@ from tests.words import (
 from everbeat.model.order import FAILED_BY_HAND, REQUEUED_BY_HAND, Order
 from everbeat.model.recovery import Superseded, Verdict
 from everbeat.model.state import Change, TaskStatus
-from everbeat.store.interface import Store, TaskFilter
+from everbeat.store.interface import Store
+from everbeat.store.messages import TaskFilter
 from everbeat.store.moments import moment
 from everbeat.store.sql.store import SQLStore
 from everbeat.store.verbs import commanding

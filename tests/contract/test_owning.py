@@ -36,7 +36,8 @@ from everbeat.model.event import Event
 from everbeat.model.recovery import Adopted, Cause, Orphan, Settled, Superseded, Verdict
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim, TaskError
-from everbeat.store.interface import Ending, Flush, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Ending, Flush
 
 
 def events_of(store: Store, task_id: str) -> list[str]:

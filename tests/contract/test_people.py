@@ -34,7 +34,8 @@ from everbeat.model.event import Event
 from everbeat.model.order import Order
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Finished
-from everbeat.store.interface import Store, TaskFilter
+from everbeat.store.interface import Store
+from everbeat.store.messages import TaskFilter
 from everbeat.store.moments import moment
 from everbeat.store.verbs.looking import HIDDEN
 

@@ -26,7 +26,8 @@ from tests.words import (
 from everbeat.model.order import Order
 from everbeat.model.recovery import Verdict
 from everbeat.model.worker import QueueSetting
-from everbeat.store.interface import Ending, Flush, QueueInfo, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Ending, Flush, QueueInfo
 
 
 def limit(store: Store, worker: str, limit: int | None, *, queue: str = "few", paused: bool = False) -> str:

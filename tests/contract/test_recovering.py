@@ -38,7 +38,8 @@ from everbeat.model.recovery import (
 )
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim
-from everbeat.store.interface import Held, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Held
 
 
 def orphaned(store: Store, *task_ids: str, worker: str = "gone") -> list[Claim]:

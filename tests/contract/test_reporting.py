@@ -3,7 +3,8 @@
 from tests.words import claim_one, completed, enqueue, facts_of, requeue, retried, settle
 
 from everbeat.model.task import Claim
-from everbeat.store.interface import Ending, Flush, Report, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Ending, Flush, Report
 
 HALF = '{"done":1,"total":2,"note":null}'
 

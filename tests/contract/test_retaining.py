@@ -22,7 +22,8 @@ from tests.words import (
 from everbeat.model.event import RETENTION_COMPLETED
 from everbeat.model.retention import Cut, Kept
 from everbeat.model.worker import WorkerState
-from everbeat.store.interface import Held, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Held
 from everbeat.store.verbs import retaining
 
 HOUR = 3_600 * SECOND

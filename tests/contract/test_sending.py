@@ -26,7 +26,8 @@ from everbeat.errors import TaskNotFound
 from everbeat.model.order import Order
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Enqueued, NewTask
-from everbeat.store.interface import Flush, Store, TaskFilter
+from everbeat.store.interface import Store
+from everbeat.store.messages import Flush, TaskFilter
 from everbeat.store.transaction import RowRefused
 
 

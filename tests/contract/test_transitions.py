@@ -31,7 +31,8 @@ from everbeat.model.order import Order
 from everbeat.model.recovery import Verdict
 from everbeat.model.state import REVOKES, TRANSITIONS, Change, TaskStatus, sources, target
 from everbeat.model.task import Claim
-from everbeat.store.interface import Flush, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Flush
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_A_VERB = {Change.EXPIRE}

@@ -35,7 +35,8 @@ from everbeat.model.order import Order
 from everbeat.model.recovery import Adopted, Verdict
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim
-from everbeat.store.interface import Ending, Flush, Store, TaskFilter
+from everbeat.store.interface import Store
+from everbeat.store.messages import Ending, Flush, TaskFilter
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,8 @@ from tests.words import BOOT_ID, SECOND, VirtualClock, a_worker, claim_one, enqu
 
 from everbeat.decide.liveness import is_overdue
 from everbeat.model.worker import WorkerInfo, WorkerStatus
-from everbeat.store.interface import Held, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Held
 
 
 def the(store: Store, worker_id: str) -> WorkerInfo:

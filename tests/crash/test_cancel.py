@@ -5,7 +5,7 @@ from tests.crash.yard import Yard, is_alive
 
 from everbeat import TaskCancelled, TaskStatus
 from everbeat.model.order import Order
-from everbeat.store.interface import TaskFilter
+from everbeat.store.messages import TaskFilter
 
 
 def words_of(yard: Yard, task_id: str) -> list[str]:

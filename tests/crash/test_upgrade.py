@@ -11,9 +11,9 @@ from tests.crash.yard import Yard
 
 from everbeat import SchemaMismatch, TaskStatus
 from everbeat.store import schema
-from everbeat.store.interface import Schema
 from everbeat.store.open import maintenance_of
 from everbeat.store.schema import Step
+from everbeat.store.upkeep import Schema
 
 ADDS = Step(2, "ALTER TABLE everbeat_tasks ADD COLUMN later TEXT;\nCREATE TABLE everbeat_later (id INTEGER);\n")
 TAKES = Step(3, "-- min_reader: 2\nALTER TABLE everbeat_tasks DROP COLUMN later;\nDROP TABLE everbeat_later;\n")

@@ -28,7 +28,8 @@ from everbeat.model.event import EventInfo
 from everbeat.model.task import TaskInfo
 from everbeat.model.worker import WorkerInfo, WorkerStatus
 from everbeat.run.journal import Journal
-from everbeat.store.interface import Store, TaskFilter
+from everbeat.store.interface import Store
+from everbeat.store.messages import TaskFilter
 
 PATIENCE = 60.0
 LOOK_SECONDS = 0.02

@@ -14,7 +14,7 @@ from everbeat.ids import full_name
 from everbeat.model.recovery import Verdict
 from everbeat.model.state import Change
 from everbeat.model.task import Claim, Outcome, TaskError
-from everbeat.store.interface import Ending, Flush
+from everbeat.store.messages import Ending, Flush
 
 
 @pytest.fixture

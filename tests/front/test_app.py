@@ -159,7 +159,7 @@ def test_a_task_of_code_without_a_file_can_be_tried_out(tmp_path: Path) -> None:
 FORKING = """
 import os, threading
 from everbeat import Everbeat
-from everbeat.store.interface import TaskFilter
+from everbeat.store.messages import TaskFilter
 app = Everbeat("sqlite:///jobs.db")
 
 @app.task(name="add")

@@ -16,7 +16,7 @@ from tests.front.conftest import HandWorker
 
 import everbeat
 from everbeat import Everbeat, StoreUnavailable, TaskConflict, TaskNotFound, TaskStatus
-from everbeat.store.interface import TaskFilter
+from everbeat.store.messages import TaskFilter
 
 SOURCE = Path(everbeat.__file__).parents[1]
 

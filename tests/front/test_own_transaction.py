@@ -19,7 +19,7 @@ from tests.postgres import EmptyDatabase
 
 from everbeat import AppConfig, Everbeat, PostgresConfig, ResultTimeout, StoreUnavailable, TaskConflict, TaskNotFound
 from everbeat.model.state import TaskStatus
-from everbeat.store.interface import TaskFilter
+from everbeat.store.messages import TaskFilter
 
 INSERT = "INSERT INTO orders VALUES (1)"
 TABLE = "CREATE TABLE orders (number bigint)"

@@ -13,7 +13,7 @@ import pytest
 
 from everbeat import ConfigError, Everbeat, PayloadError, RetryPolicy, StoreUnavailable, TaskConflict, TaskStatus
 from everbeat.model.task import TaskPolicy
-from everbeat.store.interface import TaskFilter
+from everbeat.store.messages import TaskFilter
 
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -29,7 +29,8 @@ from tests.words import (
 
 from everbeat import Everbeat, Workflow
 from everbeat.config import AppConfig, PostgresConfig, SQLiteConfig
-from everbeat.store.interface import Held, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Held
 from everbeat.store.open import open_store
 
 VALUES: dict[str, object] = {

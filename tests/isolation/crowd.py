@@ -31,7 +31,7 @@ from everbeat.model.recovery import Adopted, Cause, Orphan, Settled, Verdict
 from everbeat.model.state import Change
 from everbeat.model.task import Claim
 from everbeat.model.worker import QueueSetting
-from everbeat.store.interface import Ending, Flush
+from everbeat.store.messages import Ending, Flush
 from everbeat.store.open import open_store
 
 LIMIT = QueueSetting(name="few", max_concurrency=3, paused=False)

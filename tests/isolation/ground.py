@@ -16,7 +16,8 @@ from everbeat.model.flow import WorkflowChange
 from everbeat.model.recovery import Adopted, Settled, Settlement, Verdict
 from everbeat.model.state import Change
 from everbeat.model.task import Claim
-from everbeat.store.interface import Bell, Ending, Flush, Flushed
+from everbeat.store.interface import Bell
+from everbeat.store.messages import Ending, Flush, Flushed
 from everbeat.store.postgres.store import PostgresStore
 from everbeat.store.schema import steps
 from everbeat.store.sqlite.store import SQLiteStore

@@ -28,7 +28,7 @@ from everbeat.model.recovery import Cause, Orphan, Verdict
 from everbeat.model.state import Change
 from everbeat.model.task import Claim
 from everbeat.model.worker import QueueSetting
-from everbeat.store.interface import Ending, Flush
+from everbeat.store.messages import Ending, Flush
 
 Scene = Callable[[Ground], dict[str, Deed]]
 SCENES: dict[str, Scene] = {}

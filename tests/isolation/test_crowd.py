@@ -18,7 +18,8 @@ from tests.words import a_room, completed, recover, register
 from everbeat.config import AppConfig, broker_from_url
 from everbeat.model.recovery import Verdict
 from everbeat.model.state import Change
-from everbeat.store.interface import Ending, Flush, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Ending, Flush
 from everbeat.store.open import open_store
 from everbeat.store.sql.store import SQLStore
 

@@ -10,7 +10,7 @@ from tests.flow_words import begin, graph, states, take
 from tests.words import completed, enqueue, register
 
 from everbeat import StoreUnavailable
-from everbeat.store.interface import Ending, Flush
+from everbeat.store.messages import Ending, Flush
 from everbeat.store.postgres.store import PostgresStore
 from everbeat.store.transaction import Locked
 

@@ -11,7 +11,7 @@ from tests.run.test_reaper import AGAIN, QUICK, live, running
 from tests.words import carry_out, enqueue
 
 from everbeat.model.order import Order
-from everbeat.store.interface import TaskFilter
+from everbeat.store.messages import TaskFilter
 
 NUMBERS = ["priority", "fence", "attempt", "free_attempts", "crash_count", "lost_count", "dispatch_count", "solo"]
 OTHERS = ["good_until", "args", "id", "exclusive_key", "workflow_id", "node", "refs"]

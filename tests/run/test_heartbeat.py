@@ -8,7 +8,7 @@ from everbeat.report.log import Reporter
 from everbeat.run.heartbeat import Heartbeat
 from everbeat.run.resources import Resources
 from everbeat.run.service import Service
-from everbeat.store.interface import Flush
+from everbeat.store.messages import Flush
 
 
 def beats(stage: Stage) -> list[tuple[str, str]]:

@@ -20,7 +20,8 @@ from everbeat.run.options import WorkerOptions
 from everbeat.run.outfit import Outfit, Surroundings
 from everbeat.run.profile import Profile
 from everbeat.run.recovery import Recovery
-from everbeat.store.interface import Flush, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Flush
 
 
 @pytest.fixture

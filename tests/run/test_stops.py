@@ -10,7 +10,7 @@ from tests.words import SECOND, a_policy, carry_out, enqueue
 from everbeat.errors import StoreUnavailable
 from everbeat.model.order import Order
 from everbeat.model.task import TaskError
-from everbeat.store.interface import Ours
+from everbeat.store.messages import Ours
 from everbeat.store.sql.working import Working
 
 TIMED = a_policy(timeout=30.0)

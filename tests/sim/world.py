@@ -23,7 +23,8 @@ from tests.words import SECOND, VirtualClock, a_task
 from everbeat.errors import StoreUnavailable
 from everbeat.model.flow import WorkflowChange
 from everbeat.model.order import Order
-from everbeat.store.interface import Store, TaskFilter
+from everbeat.store.interface import Store
+from everbeat.store.messages import TaskFilter
 from everbeat.store.transaction import Row, Transaction
 
 NODES = """

@@ -12,7 +12,7 @@ from tests.postgres import EmptyDatabase
 from tests.words import a_room, a_task, completed, enqueue, register
 
 from everbeat.model.task import Claim
-from everbeat.store.interface import Ending, Flush, Flushed
+from everbeat.store.messages import Ending, Flush, Flushed
 from everbeat.store.postgres.bells import PAUSE
 from everbeat.store.postgres.store import PostgresStore
 from everbeat.store.verbs import owning

@@ -20,7 +20,7 @@ from everbeat.model.event import Event
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Enqueued
 from everbeat.model.worker import QueueSetting
-from everbeat.store.interface import TaskFilter
+from everbeat.store.messages import TaskFilter
 from everbeat.store.postgres.store import PostgresStore
 
 CLAIMERS = 8

@@ -12,7 +12,7 @@ from tests.words import a_room, a_task, register
 from everbeat.config import RecoveryConfig
 from everbeat.model.worker import QueueSetting
 from everbeat.run import manual
-from everbeat.store.interface import Flush
+from everbeat.store.messages import Flush
 from everbeat.store.sqlite import together
 from everbeat.store.sqlite.store import SQLiteStore
 from everbeat.store.verbs import (

@@ -13,7 +13,7 @@ import pytest
 from tests.words import enqueue, register
 
 from everbeat.errors import StoreUnavailable
-from everbeat.store.interface import TaskFilter
+from everbeat.store.messages import TaskFilter
 from everbeat.store.sqlite.blocker import find_blocker
 from everbeat.store.sqlite.store import SQLiteStore
 

@@ -16,7 +16,8 @@ from everbeat.model.worker import Host, LockIdentity, NewWorker
 from everbeat.run import manual
 from everbeat.run.lockfile import this_host
 from everbeat.store import filling
-from everbeat.store.interface import Held, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Held
 
 OWNERS = 10
 NAME = "bench.noop"

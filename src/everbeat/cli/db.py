@@ -15,8 +15,8 @@ from everbeat.config import AppConfig
 from everbeat.errors import SchemaMismatch, StoreDamaged, StoreUnavailable
 from everbeat.model.integrity import IntegrityResult
 from everbeat.report.text import clean, counted, fields, plain, span
-from everbeat.store.interface import Maintenance
 from everbeat.store.open import maintenance_of
+from everbeat.store.upkeep import Maintenance
 
 app = Group("The store as a whole: schema, health, copies.")
 

@@ -22,7 +22,8 @@ from everbeat.model.state import TaskStatus
 from everbeat.model.task import TaskInfo
 from everbeat.model.worker import WorkerInfo, WorkerStatus
 from everbeat.report.text import counted
-from everbeat.store.interface import Store, TaskFilter
+from everbeat.store.interface import Store
+from everbeat.store.messages import TaskFilter
 
 BANNER = """\
 Everbeat: no task is lost, stuck or silently run twice when something dies.

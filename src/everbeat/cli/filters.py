@@ -7,7 +7,7 @@ from typing import Annotated
 from everbeat.cli import given
 from everbeat.cli.grammar import Argument, Option
 from everbeat.model.state import TaskStatus
-from everbeat.store.interface import TaskFilter
+from everbeat.store.messages import TaskFilter
 
 IDS_AT_ONCE = 500
 

@@ -18,7 +18,8 @@ from everbeat.model.order import Order
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import TaskInfo
 from everbeat.report.text import counted
-from everbeat.store.interface import Store, TaskFilter
+from everbeat.store.interface import Store
+from everbeat.store.messages import TaskFilter
 
 TAKE_FROM_OWNER = (Order.REQUEUE, Order.FAIL)
 

@@ -8,7 +8,7 @@ from everbeat.cli.grammar import Group, Option
 from everbeat.cli.task import full
 from everbeat.model.order import Order
 from everbeat.report.text import Column, ago
-from everbeat.store.interface import TaskFilter
+from everbeat.store.messages import TaskFilter
 
 app = Group("Tasks that kept killing their process.")
 

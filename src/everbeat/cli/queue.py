@@ -12,7 +12,8 @@ from everbeat.model.order import Order
 from everbeat.model.state import TaskStatus
 from everbeat.model.worker import WorkerStatus
 from everbeat.report.text import Column, ago, clean, counted
-from everbeat.store.interface import QueueCount, QueueInfo, Store, TaskFilter
+from everbeat.store.interface import Store
+from everbeat.store.messages import QueueCount, QueueInfo, TaskFilter
 
 app = Group("Queues: counts, pause and resume, recovery.")
 

@@ -15,7 +15,8 @@ from everbeat.config import RecoveryConfig
 from everbeat.model.order import Order
 from everbeat.model.recovery import RecoveryReport
 from everbeat.report.text import Column, clean, fields, span, stamp
-from everbeat.store.interface import Store, TaskFilter
+from everbeat.store.interface import Store
+from everbeat.store.messages import TaskFilter
 
 REAPER = "reaper"
 MANY = 10_000

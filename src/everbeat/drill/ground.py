@@ -11,7 +11,8 @@ from pathlib import Path
 from everbeat.config import AppConfig, SQLiteConfig, broker_from_url
 from everbeat.drill.tasks import QUEUE
 from everbeat.model.order import Order
-from everbeat.store.interface import Store, TaskFilter
+from everbeat.store.interface import Store
+from everbeat.store.messages import TaskFilter
 from everbeat.store.open import open_store
 from everbeat.store.sqlite.connection import SIDE_FILES
 from everbeat.store.sqlite.side import directory_of

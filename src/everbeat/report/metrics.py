@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from everbeat.decide import measure
 from everbeat.model.state import TaskStatus
 from everbeat.model.total import Total
-from everbeat.store.interface import Measures, QueueCount
+from everbeat.store.messages import Measures, QueueCount
 
 PREFIX = "everbeat_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

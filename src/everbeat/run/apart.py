@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from everbeat.run.refusals import Entered
-from everbeat.store.interface import Ending
+from everbeat.store.messages import Ending
 
 PAUSES_US = (100_000, 200_000, 500_000, 1_000_000, 2_000_000, 5_000_000)
 

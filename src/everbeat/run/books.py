@@ -18,7 +18,7 @@ from everbeat.run.journal import Journal
 from everbeat.run.refusals import Entered, Refusals
 from everbeat.run.slot import Ownership, Slot
 from everbeat.run.verdicts import give_back
-from everbeat.store.interface import Ending, Flush, Flushed, Held, Report
+from everbeat.store.messages import Ending, Flush, Flushed, Held, Report
 
 Holdings = dict[Ownership, tuple[Claim, Slot]]
 

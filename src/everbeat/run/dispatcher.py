@@ -42,7 +42,8 @@ from everbeat.run.stopping import Stopping
 from everbeat.run.stops import Stops
 from everbeat.run.tally import Tally
 from everbeat.run.verdicts import Verdicts
-from everbeat.store.interface import Held, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Held
 
 LONGEST_WAIT_US = 60_000_000
 

@@ -18,7 +18,8 @@ from everbeat.run.mandate import Mandate
 from everbeat.run.meter import Meter
 from everbeat.run.pacing import Pacing
 from everbeat.run.tally import Tally
-from everbeat.store.interface import Flush, Flushed, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Flush, Flushed
 from everbeat.store.transaction import Locked, RowRefused
 
 

@@ -27,7 +27,7 @@ from everbeat.run.slot import Flight, Slot, SlotState
 from everbeat.run.stops import Stops
 from everbeat.run.verdicts import Verdicts, cause_of, give_back
 from everbeat.run.wire import ChildKind
-from everbeat.store.interface import Report
+from everbeat.store.messages import Report
 
 GATHER_US = 1_000
 

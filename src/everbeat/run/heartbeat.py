@@ -17,7 +17,8 @@ from everbeat.report.log import Reporter
 from everbeat.run.cases import Jitter, recover_all
 from everbeat.run.dispatcher import Dispatcher
 from everbeat.run.resources import Resources
-from everbeat.store.interface import Held, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Held
 
 HUNG_US = 10_000_000
 SNAPSHOT_US = 30_000_000

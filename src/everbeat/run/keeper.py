@@ -20,7 +20,7 @@ from everbeat.run.news import Died, Finished, News
 from everbeat.run.slot import Slot
 from everbeat.run.spool import Ownership, Spool
 from everbeat.run.wire import Told
-from everbeat.store.interface import Ending
+from everbeat.store.messages import Ending
 
 LATE_US = 50_000
 LOOK_SECONDS = 0.05

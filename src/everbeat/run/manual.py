@@ -25,7 +25,8 @@ from everbeat.run.lockfile import Liveness, probe, this_host
 from everbeat.run.mending import mend_workflows
 from everbeat.run.recovery import Tell
 from everbeat.run.startup import Startup
-from everbeat.store.interface import Held, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Held
 
 ACTOR = "user/manual"
 BATCH = 10_000

@@ -2,7 +2,7 @@
 growing pauses. There are no other timers: whatever ended while the last flush was being committed is in the next."""
 
 from everbeat.decide.room import Room
-from everbeat.store.interface import Flushed
+from everbeat.store.messages import Flushed
 
 STORE_RETRY_US = (50_000, 100_000, 200_000, 500_000, 1_000_000)
 

@@ -11,7 +11,7 @@ from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.recovery import Unsettled
 from everbeat.run.verdicts import unstorable
-from everbeat.store.interface import Ending, Flushed
+from everbeat.store.messages import Ending, Flushed
 
 Entered = tuple[Ending, int | None]
 """An ending, with the place of its run in the journal."""

@@ -21,8 +21,9 @@ from everbeat.model.worker import WorkerStatus
 from everbeat.run.lockfile import seize
 from everbeat.run.slot import Ownership
 from everbeat.run.spool import SUFFIX, Kept, read
-from everbeat.store.interface import Ending, Flush, Store
+from everbeat.store.interface import Store
 from everbeat.store.lots import in_lots
+from everbeat.store.messages import Ending, Flush
 from everbeat.store.transaction import RowRefused
 
 BATCH = 1000

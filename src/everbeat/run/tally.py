@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from everbeat.model.recovery import Settlement, Superseded, Unsettled
 from everbeat.model.state import Change
-from everbeat.store.interface import Ending
+from everbeat.store.messages import Ending
 
 
 @dataclass(slots=True)

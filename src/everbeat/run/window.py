@@ -10,7 +10,8 @@ from everbeat.report.log import Reporter
 from everbeat.run.dispatcher import Dispatcher
 from everbeat.run.health import Health
 from everbeat.run.meter import Meter
-from everbeat.store.interface import Measures, Store
+from everbeat.store.interface import Store
+from everbeat.store.messages import Measures
 
 if TYPE_CHECKING:
     from everbeat.run.httpd import HttpServer

@@ -7,12 +7,10 @@ A store raises `StoreUnavailable` when it can not be reached or written; nothing
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from everbeat.decide.room import Room
 from everbeat.errors import EverbeatError
 from everbeat.model.event import Event, EventInfo
 from everbeat.model.flow import NewWorkflow, NodeInfo, NodeResult, WorkflowChange, WorkflowInfo, WorkflowStatus
@@ -22,242 +20,21 @@ from everbeat.model.recovery import Orphan, OrphanClass, RecoveryReport, Settlem
 from everbeat.model.retention import Bite, Cut, Kept
 from everbeat.model.session import Look, Suspect
 from everbeat.model.state import TaskStatus
-from everbeat.model.task import Claim, Enqueued, Finished, LateOutcome, NewTask, Outcome, TaskInfo
-from everbeat.model.total import Total
+from everbeat.model.task import Claim, Enqueued, Finished, LateOutcome, NewTask, TaskInfo
 from everbeat.model.worker import NewWorker, Standing, WorkerInfo, WorkerState
-
-
-class Ending(NamedTuple):
-    """The end of one ownership: which claim, what was decided, and the run it came from, if there was one."""
-
-    claim: Claim
-    verdict: Verdict
-    outcome: Outcome | None = None
-    pid: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What a running task says of itself: how far it is, as JSON, or only that it lives."""
-
-    claim: Claim
-    pid: int
-    progress: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flush:
-    """One turn of a dispatcher: settle what ended, start what is ready, claim what fits."""
-
-    worker_id: str
-    endings: Sequence[Ending] = ()
-    starts: Sequence[Claim] = ()
-    room: Room | None = None
-    events: Sequence[Event] = ()
-    reports: Sequence[Report] = ()
-    seen_beat: int | None = None
-    """The last beat of this worker that was acknowledged: a store that knows less is not written to (PROTOCOL 8)."""
-    row_by_row: bool = False
-    """After `RowRefused`: whatever can not be written is left out, the rest is done (PROTOCOL 7)."""
-    hurries: bool = False
-    """It does not wait long for what somebody else has locked: `Locked`, and nothing was changed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """A row that the store will never take, and why."""
-
-    task_id: str | None
-    error: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flushed:
-    alive: bool
-    """False: this worker was declared dead. Nothing was started or claimed."""
-    is_older: bool = False
-    """The store knows less than it did. Nothing was written."""
-    settlements: list[Settlement] = field(default_factory=list)
-    """One for each ending, in order."""
-    started: list[Claim] = field(default_factory=list)
-    claims: list[Claim] = field(default_factory=list)
-    next_due_in_us: int | None = None
-    """Until the next delayed task of any queue becomes ready."""
-    refused: list[Refused] = field(default_factory=list)
-    """Row by row: what was left out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """A claim as a heartbeat names it."""
-
-    task_id: str
-    fence: int
-    role: str
-    """"claimer" or "runner"."""
-    pid: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
-    alive: bool
-    seq: int = 0
-    """How many there were, with this one."""
-    is_older: bool = False
-    """The store knows nothing of this worker, or less than it acknowledged. Nothing was written (PROTOCOL 8)."""
-    strangers: list[Claim] = field(default_factory=list)
-    """Tasks the store shows as this worker's that were not in its set (PROTOCOL 9)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ours:
-    """What the store shows as a worker's own."""
-
-    alive: bool
-    is_older: bool = False
-    """The store knows nothing of this worker, or less than it acknowledged (PROTOCOL 8)."""
-    owned: Mapping[tuple[int, int], bool] = field(default_factory=dict)
-    """(seq, fence) of its tasks, and whether somebody wants the task to end."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueCount:
-    queue: str
-    status: TaskStatus
-    count: int
-    oldest_run_at: datetime | None
-    """Of PENDING: since when the oldest of those that could run now waits. None for other states."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueInfo:
-    """A queue that somebody has set something for."""
-
-    name: str
-    paused: bool
-    max_concurrency: int | None
-    paused_by: str | None = None
-    """A person, or "config"."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measures:
-    """What metrics show of the store."""
-
-    counts: list[QueueCount]
-    quarantined: int
-    workers: dict[str, int]
-    """By status, also those that do not occur."""
-    heartbeat_age: float | None
-    """Seconds since the last beat of the living worker that has been silent the longest; None if none lives."""
-    degraded: bool
-    undelivered: int
-    totals: list[Total]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaleTask:
-    id: str
-    task_name: str
-    queue: str
-    status: str
-    worker_id: str | None
-    worker_hostname: str | None
-    worker_pid: int | None
-    last_heartbeat: datetime | None
-    started_at: datetime | None
-    seq: int
-    fence: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFilter:
-    ids: Collection[str] = ()
-    statuses: Collection[TaskStatus] = ()
-    names: Collection[str] = ()
-    queues: Collection[str] = ()
-    error_codes: Collection[str] = ()
-    since: datetime | None = None
-    """Created at or after."""
-    older_than: datetime | None = None
-    """Ended before; of those that have not ended, created before."""
-    quarantined: bool | None = None
-    force: bool = False
-    """For orders: also what holds an exclusive key and may be running while another one begins."""
-    limit: int = 50
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schema:
-    found: int | None
-    """None: the store has none yet."""
-    newest: int
-    """That this program knows."""
-
-    @property
-    def is_current(self) -> bool:
-        """There is nothing to do. A newer one is left as it is."""
-        return self.found is not None and self.found >= self.newest
-
-
-class CopyRefused(EverbeatError):
-    """A backup or restore that was not made, with what to do instead. The store is as it was."""
-
-
-class Sent(NamedTuple):
-    """What was added to a transaction of the user's own."""
-
-    tasks: list[Enqueued]
-    is_open: Callable[[], bool]
-    """Whether that transaction has not ended yet. May ask the database."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backup:
-    store: str
-    path: str
-    bytes: int
-    duration: timedelta
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
-    store: str
-    path: str
-    """Of the backup."""
-    store_id: str
-    orphans: int
-    """Tasks that were CLAIMED or RUNNING in the backup; the next worker that starts recovers them."""
-    kept: str | None
-    """Where the replaced store is now."""
-
-
-class Maintenance(Protocol):
-    """Work on a store as a whole, also on one that can not be opened as a store: damaged, or of another version."""
-
-    @property
-    def location(self) -> str: ...
-
-    @property
-    def state_directory(self) -> Path: ...
-
-    def schema(self) -> Schema:
-        """Raises SchemaMismatch if it is one that this program can not use."""
-
-    def migration(self) -> str:
-        """The SQL that `migrate` would run now."""
-
-    def migrate(self) -> Schema:
-        """Create or upgrade the tables, all or nothing; what was found, and what is there now."""
-
-    def back_up(self, path: Path, *, progress: Callable[[int, int], None]) -> Backup:
-        """An online copy under a new name, checked before it gets it; `progress` is told pages left and in all."""
-
-    def check_backup(self, path: Path) -> None:
-        """Raises if there is none, or none that can be restored by this program. Its pages are not checked."""
-
-    def restore(self, path: Path, *, actor: str, progress: Callable[[int, int], None]) -> Restored:
-        """Put a backup in the place of the store; the caller knows that no live worker uses it."""
+from everbeat.store.messages import (
+    Beat,
+    Flush,
+    Flushed,
+    Held,
+    Measures,
+    Ours,
+    QueueCount,
+    QueueInfo,
+    Sent,
+    StaleTask,
+    TaskFilter,
+)
 
 
 class Bell(Protocol):

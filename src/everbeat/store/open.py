@@ -5,7 +5,8 @@ from pathlib import Path
 from everbeat.clock import Clock
 from everbeat.config import AppConfig, SQLiteConfig
 from everbeat.errors import ConfigError
-from everbeat.store.interface import Maintenance, Site, Store
+from everbeat.store.interface import Site, Store
+from everbeat.store.upkeep import Maintenance
 
 NO_DRIVER = "PostgreSQL needs its driver: pip install 'everbeat[postgres]'"
 

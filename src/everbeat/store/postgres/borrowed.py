@@ -18,7 +18,7 @@ import psycopg
 
 from everbeat.errors import StoreUnavailable, TaskConflict
 from everbeat.model.task import Enqueued, NewTask
-from everbeat.store.interface import Sent
+from everbeat.store.messages import Sent
 from everbeat.store.postgres.arrays import teach
 from everbeat.store.postgres.bells import NotifyBells
 from everbeat.store.postgres.connection import PostgresDatabase

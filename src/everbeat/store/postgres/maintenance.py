@@ -5,10 +5,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from everbeat.store import schema as steps
-from everbeat.store.interface import Backup, CopyRefused, Restored, Schema
 from everbeat.store.postgres import migrate
 from everbeat.store.postgres.connection import PostgresDatabase
 from everbeat.store.postgres.site import PostgresSite
+from everbeat.store.upkeep import Backup, CopyRefused, Restored, Schema
 
 BACKUP = (
     "a PostgreSQL store is copied with PostgreSQL's own tools, while it is used: "

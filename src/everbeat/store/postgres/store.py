@@ -9,7 +9,7 @@ from everbeat.clock import Clock
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import NewTask
 from everbeat.store import schema as steps
-from everbeat.store.interface import Sent
+from everbeat.store.messages import Sent
 from everbeat.store.postgres import borrowed, migrate, sending
 from everbeat.store.postgres.bells import NotifyBells
 from everbeat.store.postgres.checks import Checks

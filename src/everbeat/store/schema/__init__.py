@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from everbeat.errors import SchemaMismatch, StoreUnavailable
 from everbeat.model.flow import NodeStatus, WorkflowStatus
 from everbeat.model.state import TaskStatus
-from everbeat.store.interface import Schema
+from everbeat.store.upkeep import Schema
 
 VERSION, MIN_READER = "schema_version", "schema_min_reader"
 FOUND = f"SELECT key, value FROM everbeat_meta WHERE key IN ('{VERSION}', '{MIN_READER}')"

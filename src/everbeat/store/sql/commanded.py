@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from everbeat.model.order import Order
 from everbeat.model.state import Change, target
-from everbeat.store.interface import TaskFilter
+from everbeat.store.messages import TaskFilter
 from everbeat.store.sql.base import Base
 from everbeat.store.verbs import commanding, queueing, turns
 

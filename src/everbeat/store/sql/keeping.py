@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from everbeat.model.event import EventInfo
 from everbeat.model.retention import Bite, Cut, Kept
-from everbeat.store.interface import Measures
+from everbeat.store.messages import Measures
 from everbeat.store.sql.base import Base
 from everbeat.store.verbs import doubting, living, measuring, retaining, telling
 

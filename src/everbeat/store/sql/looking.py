@@ -6,7 +6,7 @@ from datetime import datetime
 from everbeat.errors import TaskNotFound
 from everbeat.model.event import Event, EventInfo
 from everbeat.model.task import Finished, LateOutcome, TaskInfo
-from everbeat.store.interface import QueueCount, QueueInfo, TaskFilter
+from everbeat.store.messages import QueueCount, QueueInfo, TaskFilter
 from everbeat.store.sql.base import Base
 from everbeat.store.verbs import counting, looking, queueing, records
 

@@ -8,8 +8,9 @@ from everbeat.model.session import Suspect
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim
 from everbeat.model.worker import WorkerInfo
-from everbeat.store.interface import Session, StaleTask
+from everbeat.store.interface import Session
 from everbeat.store.lots import in_lots
+from everbeat.store.messages import StaleTask
 from everbeat.store.sql.base import Base
 from everbeat.store.transaction import Kind, Locked, Transaction
 from everbeat.store.verbs import classes, leasing, living, recovering

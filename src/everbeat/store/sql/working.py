@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from everbeat.model.worker import NewWorker, Standing, WorkerState
-from everbeat.store.interface import Beat, Flush, Flushed, Held, Ours
 from everbeat.store.lots import in_lots
+from everbeat.store.messages import Beat, Flush, Flushed, Held, Ours
 from everbeat.store.sql.base import Base
 from everbeat.store.transaction import RowRefused
 from everbeat.store.verbs import carefully, expiring, living, owning, queueing, recovering, stopping, turns, unknown

@@ -30,11 +30,11 @@ from everbeat.errors import StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.store import schema
-from everbeat.store.interface import Backup, CopyRefused, Restored
 from everbeat.store.sqlite import migrate
 from everbeat.store.sqlite.blocker import users_of
 from everbeat.store.sqlite.connection import SIDE_FILES, SQLiteDatabase, connect
 from everbeat.store.sqlite.transaction import COPY_PAGES, Progress
+from everbeat.store.upkeep import Backup, CopyRefused, Restored
 from everbeat.store.verbs.records import ADD_EVENT, event_row
 
 PATIENCE = 30.0

@@ -17,7 +17,7 @@ from typing import Any
 from everbeat.clock import Clock
 from everbeat.errors import StoreUnavailable, TaskConflict
 from everbeat.model.task import Enqueued, NewTask
-from everbeat.store.interface import Sent
+from everbeat.store.messages import Sent
 from everbeat.store.sqlite.connection import SQLiteDatabase
 from everbeat.store.sqlite.transaction import SQLiteTransaction
 from everbeat.store.verbs import sending

@@ -7,11 +7,11 @@ from pathlib import Path
 from everbeat.clock import SystemClock
 from everbeat.errors import StoreUnavailable
 from everbeat.store import schema
-from everbeat.store.interface import Backup, Restored, Schema
 from everbeat.store.sqlite import backup, migrate, side
 from everbeat.store.sqlite.connection import SQLiteDatabase
 from everbeat.store.sqlite.place import is_there
 from everbeat.store.sqlite.store import SQLiteStore
+from everbeat.store.upkeep import Backup, Restored, Schema
 
 
 class SQLiteMaintenance:

@@ -10,7 +10,7 @@ from everbeat.clock import Clock, SystemClock
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import NewTask
 from everbeat.store import schema
-from everbeat.store.interface import Sent
+from everbeat.store.messages import Sent
 from everbeat.store.sql.group import GroupCommit
 from everbeat.store.sql.store import SQLStore
 from everbeat.store.sqlite import borrowed, migrate, side

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from everbeat.model.recovery import Settlement, Unsettled
 from everbeat.model.task import Claim
-from everbeat.store.interface import Ending, Flush, Flushed, Refused
+from everbeat.store.messages import Ending, Flush, Flushed, Refused
 from everbeat.store.transaction import RowRefused, Transaction
 from everbeat.store.verbs import claiming, flow_args, owning, settling
 from everbeat.store.verbs.flow_ends import Roots

@@ -16,7 +16,7 @@ from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.order import FAILED_BY_HAND, REQUEUED_BY_HAND, Order
 from everbeat.model.state import Change, TaskStatus, sources, target
-from everbeat.store.interface import TaskFilter
+from everbeat.store.messages import TaskFilter
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import flow_ends, flow_reopen, stopping
 from everbeat.store.verbs.flow_over import MAY_LIVE_AGAIN, is_over

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 
 from everbeat.model.state import TaskStatus
-from everbeat.store.interface import QueueCount
+from everbeat.store.messages import QueueCount
 from everbeat.store.moments import moment_or_none
 from everbeat.store.transaction import Transaction
 

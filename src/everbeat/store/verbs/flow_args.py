@@ -14,7 +14,7 @@ from everbeat.model.flow import RESULT_NOT_AVAILABLE, Named, NodeStatus
 from everbeat.model.recovery import Settled, Settlement
 from everbeat.model.state import Change
 from everbeat.model.task import Claim
-from everbeat.store.interface import Ending
+from everbeat.store.messages import Ending
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs.flow_rows import VALUES, referred_to
 

@@ -8,7 +8,7 @@ from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.flow import JOIN_NOT_MET, WORKFLOW_CANCELLED, WorkflowChange, WorkflowStatus, workflow_sources
 from everbeat.model.order import Order
-from everbeat.store.interface import TaskFilter
+from everbeat.store.messages import TaskFilter
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import commanding, flow_ends, flow_hold, flow_reopen
 from everbeat.store.verbs.flow_advance import advance

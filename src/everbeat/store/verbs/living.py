@@ -16,7 +16,7 @@ from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.worker import Host, LockIdentity, NewWorker, Standing, WorkerInfo, WorkerState, WorkerStatus
 from everbeat.store import schema
-from everbeat.store.interface import Beat, Held
+from everbeat.store.messages import Beat, Held
 from everbeat.store.moments import moment, moment_or_none
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import telling, totals

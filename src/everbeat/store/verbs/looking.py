@@ -14,7 +14,7 @@ from everbeat.model.flow import CONDITION_NOT_MET, JOIN_NOT_MET, UPSTREAM_FAILED
 from everbeat.model.order import FAILED_BY_HAND, REQUEUED_BY_HAND
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import AttemptInfo, Finished, HistoryEntry, LateOutcome, TaskError, TaskInfo, TaskPolicy
-from everbeat.store.interface import TaskFilter
+from everbeat.store.messages import TaskFilter
 from everbeat.store.moments import micros, moment, moment_or_none
 from everbeat.store.reading import facts_in, object_in
 from everbeat.store.transaction import Row, Transaction

@@ -1,7 +1,7 @@
 """What metrics show of a store, read at one moment."""
 
 from everbeat.model.worker import WorkerStatus
-from everbeat.store.interface import Measures
+from everbeat.store.messages import Measures
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import counting, doubting, telling, totals
 

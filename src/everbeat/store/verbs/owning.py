@@ -13,7 +13,7 @@ from everbeat.decide.measure import RESTART, times
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim
 from everbeat.model.worker import WorkerStatus
-from everbeat.store.interface import Flush, Flushed, Held, Report
+from everbeat.store.messages import Flush, Flushed, Held, Report
 from everbeat.store.transaction import Kind, Row, Transaction
 from everbeat.store.verbs import claiming, flow_args, flow_ends, settling, totals
 from everbeat.store.verbs.living import beat_for_tasks

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.worker import QueueSetting
-from everbeat.store.interface import QueueInfo
+from everbeat.store.messages import QueueInfo
 from everbeat.store.transaction import Question, Transaction
 from everbeat.store.verbs.records import add_events
 from everbeat.store.verbs.turns import make_way

@@ -26,7 +26,7 @@ from everbeat.model.recovery import (
 )
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim
-from everbeat.store.interface import StaleTask
+from everbeat.store.messages import StaleTask
 from everbeat.store.moments import moment_or_none
 from everbeat.store.transaction import Row, RowRefused, Transaction
 from everbeat.store.verbs import classes, flow_ends

@@ -12,7 +12,7 @@ from everbeat.model.event import Event
 from everbeat.model.recovery import RECOVERY_ACTOR, Adopted, Settled, Settlement, Superseded, Verdict
 from everbeat.model.state import OWNED, REVOKES, Change, TaskStatus, sources, target
 from everbeat.model.task import Claim, Outcome
-from everbeat.store.interface import Ending, Flush
+from everbeat.store.messages import Ending, Flush
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import flow_ends
 from everbeat.store.verbs.records import Records, StoredError, stored_error, text

@@ -9,7 +9,7 @@ whoever recovers it finds the flag. Asked twice is asked once.
 from collections.abc import Sequence
 
 from everbeat.model.worker import WorkerStatus
-from everbeat.store.interface import Ours
+from everbeat.store.messages import Ours
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs.living import BEATER
 from everbeat.store.verbs.owning import is_older
