@@ -12,7 +12,6 @@ ready work, `["d", digest]` of a task that has ended, `["s", worker]` that someb
 """
 
 import hashlib
-import json
 import os
 import select
 import threading
@@ -21,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+import msgspec
 import psycopg
 
 from everbeat.errors import StoreUnavailable
@@ -50,6 +50,8 @@ NOTIFY_IF_POSSIBLE = f"{NOTIFY} WHERE pg_notification_queue_usage() < 0.9"
 READY, DONE, STOP = "r", "d", "s"
 
 Word = tuple[str | None, ...]
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(list[Word]).decode
 Said = tuple[str, tuple[str, str]]
 """A statement and its values."""
 
@@ -157,7 +159,7 @@ class Switchboard:
         poll.poll(LOOK_SECONDS * 1000)
         connection.pgconn.consume_input()
         while message := connection.pgconn.notifies():
-            words = [tuple(word) for word in json.loads(message.extra)]
+            words = _decode(message.extra)
             with self._lock:
                 bells = tuple(self._bells)
             for bell in bells:
@@ -304,13 +306,13 @@ def digest(task_id: str) -> str:
 
 
 def _messages(words: Collection[Word]) -> Iterable[str]:
-    message: list[str] = []
+    message: list[bytes] = []
     size = 2
     for word in words:
-        said = json.dumps(word)
+        said = _encode(word)
         if size + len(said) + 1 > LONGEST:
-            yield f"[{','.join(message)}]"
+            yield f"[{b','.join(message).decode()}]"
             message, size = [], 2
         message.append(said)
         size += len(said) + 1
-    yield f"[{','.join(message)}]"
+    yield f"[{b','.join(message).decode()}]"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Enqueued, NewTask
-from everbeat.store.transaction import Database, RowRefused
+from everbeat.store.transaction import Database, RowRefused, Transaction
 from everbeat.store.verbs import sending
 
 LARGEST = 1000
@@ -46,8 +46,9 @@ Store = Callable[[Sequence[Sequence[NewTask]]], "list[list[Enqueued] | None]"]
 
 
 class GroupCommit:
-    """`ring` is told what was committed in a transaction. `quickly` is tried first, if there is such a way. So many
-    `lanes` may be committing at once, where the database gains by it."""
+    """`ring` is told what was committed in a transaction; what is about to be, if it `rings_early`: where all who write
+    wait for each other, whoever is woken finds it, and wakes up while the disk is busy. `quickly` is tried first, if
+    there is such a way. So many `lanes` may be committing at once, where the database gains by it."""
 
     def __init__(
         self,
@@ -56,11 +57,13 @@ class GroupCommit:
         *,
         quickly: Store | None = None,
         lanes: int = 1,
+        rings_early: bool = False,
     ) -> None:
         self._database = database
         self._ring = ring
         self._quickly = quickly
         self._free_lanes = lanes
+        self._rings_early = rings_early
         self._waiting: list[_Order] = []
         """Those that neither lead nor are being committed."""
         self._queue = threading.Lock()
@@ -145,17 +148,26 @@ class GroupCommit:
                 order.result = result
 
     def _surely(self, orders: Sequence[Sequence[NewTask]]) -> list[list[Enqueued] | None]:
-        results = self._in_transaction(orders)
-        self._ring([task for order in orders for task in order])
+        tasks = [task for order in orders for task in order]
+        try:
+            results = self._in_transaction(sending.add_all, orders, tasks)
+        except sending.NotAll:
+            results = self._in_transaction(sending.enqueue_all, orders, tasks)
+        if not self._rings_early:
+            self._ring(tasks)
         return [*results]
 
-    def _in_transaction(self, orders: Sequence[Sequence[NewTask]]) -> list[list[Enqueued]]:
-        try:
-            with self._database.write("enqueue") as tx:
-                return sending.add_all(tx, orders)
-        except sending.NotAll:
-            with self._database.write("enqueue") as tx:
-                return sending.enqueue_all(tx, orders)
+    def _in_transaction(
+        self,
+        store: Callable[[Transaction, Sequence[Sequence[NewTask]]], list[list[Enqueued]]],
+        orders: Sequence[Sequence[NewTask]],
+        tasks: Sequence[NewTask],
+    ) -> list[list[Enqueued]]:
+        with self._database.write("enqueue") as tx:
+            results = store(tx, orders)
+            if self._rings_early:
+                self._ring(tasks)
+        return results
 
     def _commit_one_by_one(self, group: Sequence[_Order]) -> None:
         for order in group:

@@ -51,7 +51,7 @@ class SQLiteStore(SQLiteSite, Checks, SQLStore):
         """Also in the child of a fork, where these locks may be held by threads that exist in the parent only."""
         path = self.database.path
         self.bells = FifoBells(side.directory_of(path), like=path, who_serves=self._who_serves)
-        self._sending = GroupCommit(self.database, self._ring_for)
+        self._sending = GroupCommit(self.database, self._ring_for, rings_early=True)
 
     def _open_schema(self, *, create: bool) -> None:
         found = migrate.found_in(self.database)
