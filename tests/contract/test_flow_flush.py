@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from tests.flow_words import begin, graph
-from tests.words import a_room, claim_one, completed, requeue, settle
+from tests.flow_words import FAIL, begin, end, graph, states, take
+from tests.words import a_room, claim_one, completed, register, requeue, settle, status_of
 
+from everbeat.model.flow import OnError
 from everbeat.store.interface import Store
 from everbeat.store.messages import Ending, Flush
 from everbeat.store.sql.working import Working
@@ -44,3 +45,19 @@ def test_others_are_woken_for_what_a_flush_makes_ready_and_leaves(
 
     assert [claim.id for claim in flushed.claims] == taken
     assert tx.wakes == woken
+
+
+def test_a_task_that_somebody_wrote_into_a_workflow_without_a_node_keeps_no_other_from_ending(store: Store) -> None:
+    assert isinstance(store, Working)
+    register(store, "w1")
+    begin(store, graph(on_error=OnError.CONTINUE, a="", b=""))
+    taken = take(store)
+    with store.database.write() as tx:
+        tx.run("UPDATE everbeat_tasks SET node = NULL WHERE id = 'flow:a'")
+
+    end(store, taken["a"], taken["b"], outcome=FAIL)
+
+    assert [status_of(store, f"flow:{name}") for name in "ab"] == ["FAILED", "FAILED"]
+    assert states(store) == {"a": "ENQUEUED", "b": "FAILED"}
+    assert store.mend_workflows()[0] == ["flow"]
+    assert states(store) == {"a": "FAILED", "b": "FAILED"}

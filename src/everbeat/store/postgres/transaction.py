@@ -433,8 +433,9 @@ def _bound(sql: str, values: Any) -> tuple[str, Any]:
 
 
 def _keys(wanted: Sequence[Any]) -> list[Any]:
-    """Numbers, or texts."""
-    return ARRAYS["bigint" if wanted and isinstance(wanted[0], int) else "text"](wanted)
+    """Numbers, or texts; some of them may be missing."""
+    first = next((one for one in wanted if one is not None), None)
+    return ARRAYS["bigint" if isinstance(first, int) else "text"](wanted)
 
 
 def _expect_all(cursor: psycopg.Cursor[Row], count: int) -> None:

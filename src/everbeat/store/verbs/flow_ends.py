@@ -80,7 +80,7 @@ def follow(tx: Transaction, roots: Roots, seqs: Sequence[int]) -> None:
         return
     trees: dict[str, Ends] = {}
     for workflow_id, node, status, has_result, code, message, policy in tx.among(ENDED, (), seqs):
-        if workflow_id in roots:
+        if workflow_id in roots and node is not None:
             shown = message and shown_message(code, message, policy)
             turn = end_of_task(TaskStatus(status), has_result=bool(has_result), code=code, message=shown)
             trees.setdefault(roots[workflow_id], {}).setdefault(workflow_id, []).append(NodeEnd(node, turn))
