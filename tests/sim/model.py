@@ -185,7 +185,8 @@ def _outcomes(world: World, task_id: str, moves: list[Move]) -> Iterator[str]:
     late = {fence for fence, _, _ in kept}
     if len(kept) > len({(fence, worker) for fence, worker, _ in kept}):
         yield f"{task_id}: one outcome is kept twice ({kept})"
-    if twice := stored.intersection(result for _, _, result in kept if result is not None):
+    twice = stored.intersection(result for _, _, result in kept if result is not None)
+    if twice and "accept" not in world.orders[task_id]:
         yield f"{task_id}: {twice} was stored, and refused"
     killed = {worker.id: worker for worker in world.workers if worker.end == "dead"}
     for run in world.runs[task_id]:

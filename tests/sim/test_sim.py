@@ -46,3 +46,10 @@ def test_a_task_that_a_person_takes_from_a_worker_that_is_gone_has_used_an_attem
     status, said = simulate("--n", "1", "--seed", "402966")
 
     assert status == 0, said
+
+
+def test_what_a_person_accepts_was_refused_before_and_a_sender_in_doubt_may_have_found_another_of_its_key() -> None:
+    for seed in ("517525", "505746"):
+        status, said = simulate("--n", "1", "--seed", seed)
+
+        assert status == 0, said

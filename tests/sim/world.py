@@ -398,7 +398,7 @@ class World:
             (stored,) = self.store.enqueue([task])
         except StoreUnavailable as error:
             self.say("people", f"send {spec.id}: {error}")
-            if error.maybe_stored:
+            if error.maybe_stored and (tries or spec.unique_key is None):  # or another of its key may be there instead
                 self.specs[spec.id] = spec
             if tries:
                 self.after(0.5, partial(self._send, spec, tries - 1))
