@@ -242,7 +242,7 @@ def test_a_lock_file_is_private_and_made_only_once(tmp_path: Path) -> None:
 def test_the_lock_of_a_worker_is_seized_only_when_all_of_it_is_gone(
     start_peer: Callable[[str], Peer], tmp_path: Path
 ) -> None:
-    pid, lock, _ = start_peer("w1")
+    pid, lock, host = start_peer("w1")
     mine = WorkerLock.create(tmp_path, "mine")
 
     with seize(Path(lock.path)) as held, seize(mine.path) as own, seize(tmp_path / "worker-none.lock") as missing:
@@ -251,8 +251,16 @@ def test_the_lock_of_a_worker_is_seized_only_when_all_of_it_is_gone(
     with seize(Path(lock.path)) as gone, seize(Path(lock.path)) as again:
         assert (gone, again) == ("w1", None)
         assert in_another_process(lambda: _is_seized(Path(lock.path)))
+        assert probe(lock, "w1", host, this_host())[0] is Liveness.SEIZED
+        assert in_another_process(lambda: _seems_seized(lock, host))
     assert not in_another_process(lambda: _is_seized(Path(lock.path)))
     mine.close(unlink=True)
+
+
+def _seems_seized(lock: LockIdentity, host: Host) -> bool:
+    lockfile._mine.clear()
+    lockfile._seized.clear()
+    return probe(lock, "w1", host, this_host())[0] is Liveness.SEIZED
 
 
 def _is_seized(path: Path) -> bool:

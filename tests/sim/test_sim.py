@@ -53,3 +53,9 @@ def test_what_a_person_accepts_was_refused_before_and_a_sender_in_doubt_may_have
         status, said = simulate("--n", "1", "--seed", seed)
 
         assert status == 0, said
+
+
+def test_what_never_began_is_known_while_somebody_else_sees_to_what_its_worker_left() -> None:
+    status, said = simulate("--n", "1", "--seed", "542092")
+
+    assert status == 0, said

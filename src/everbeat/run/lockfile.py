@@ -25,16 +25,20 @@ from everbeat import filesystem, private
 from everbeat.model.worker import Host, LockIdentity
 
 _MAX_CONTENT = 4096
+WHOLE_FILE = -1
 _FLOCK = struct.Struct("@hhqqi0q")  # struct flock: type, whence, start, length, pid
 SHARED = filesystem.NETWORK | filesystem.PERHAPS
 _mine: set[tuple[int, int]] = set()
 """(device, inode) of the lock files that this process holds locks on."""
+_seized: set[tuple[int, int]] = set()
+"""Those among them whose workers are gone."""
 _seizing = threading.Lock()
 
 
 class Liveness(StrEnum):
     HELD = "held"  # somebody of this worker is alive
     FREE = "free"  # proven: the worker and all its children are gone
+    SEIZED = "seized"  # the same, and somebody sees to what they left
     UNKNOWN = "unknown"  # nothing proven
 
 
@@ -109,6 +113,8 @@ def probe(lock: LockIdentity, worker_id: str, host: Host, me: Host) -> tuple[Liv
     count too. `host` is the worker's, as it registered itself; `me` is the asker's."""
     if host.boot_id != me.boot_id:
         return Liveness.UNKNOWN, f"worker {worker_id} registered under another boot of a kernel ({host.boot_id})"
+    if (lock.device, lock.inode) in _seized:
+        return Liveness.SEIZED, f"worker {worker_id} is gone: this process sees to what it left"
     if (lock.device, lock.inode) in _mine:
         return Liveness.HELD, f"worker {worker_id} runs in this process"
     try:
@@ -125,6 +131,8 @@ def probe(lock: LockIdentity, worker_id: str, host: Host, me: Host) -> tuple[Liv
         holder = _holder(fd)
     finally:
         os.close(fd)
+    if holder == WHOLE_FILE:
+        return Liveness.SEIZED, f"worker {worker_id} is gone: somebody sees to what it left"
     if holder is not None:
         return Liveness.HELD, f"worker {worker_id} holds its lock (pid {holder})"
     if me.pid_namespace == host.pid_namespace and _start_ticks(host.pid) == host.pid_started:
@@ -194,8 +202,11 @@ def seize(path: Path) -> Iterator[str | None]:
     fd = -1
     try:
         fd = _seize(path, key)
+        if fd >= 0:
+            _seized.add(key)
         yield None if fd < 0 else _named(fd)
     finally:
+        _seized.discard(key)
         if fd >= 0:
             os.close(fd)
         _mine.discard(key)
@@ -262,10 +273,13 @@ def _content(worker_id: str, host: Host) -> bytes:
 
 
 def _holder(fd: int) -> int | None:
-    """The pid that locks any byte of the file (0 when it can not be seen from this pid namespace); None if nobody."""
+    """The pid that locks any byte of the file (0 when it can not be seen from this pid namespace); None if nobody;
+    WHOLE_FILE if somebody has seized it, which nobody can whose worker or child is alive."""
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
-    return None if kind == fcntl.F_UNLCK else pid
+    kind, _, _, length, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+    if kind == fcntl.F_UNLCK:
+        return None
+    return WHOLE_FILE if length == 0 else pid
 
 
 def _start_ticks(pid: int) -> int | None:

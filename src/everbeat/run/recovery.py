@@ -205,7 +205,7 @@ class Recovery:
         """Recover what may run again of a worker that has lost its session (PROTOCOL 12). Nothing is failed on
         suspicion (PROTOCOL 13), and what has an exclusive key waits for its lease."""
         liveness, _ = self.witness.look_at(worker)
-        if liveness is Liveness.HELD:
+        if liveness in (Liveness.HELD, Liveness.SEIZED):
             return
         for owned in self._owned_by(worker):
             orphans = [orphan for orphan in doubtful(worker, suspect, owned) if self._may_touch(orphan.claim)]

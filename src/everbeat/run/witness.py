@@ -13,6 +13,8 @@ from everbeat.run.journal import Journal
 from everbeat.run.lockfile import Liveness, probe
 from everbeat.run.slot import Ownership
 
+GONE = (Liveness.FREE, Liveness.SEIZED)
+
 
 class Witness:
     def __init__(self, me: Host, clock: Clock) -> None:
@@ -39,7 +41,7 @@ class Witness:
         """The begin marks of a worker that is proven gone, or has said that it is; None if they can not be believed."""
         if not owner.same_clock:
             return None
-        if owner.status is not WorkerStatus.STOPPED and self.proof(owner) is None:
+        if owner.status is not WorkerStatus.STOPPED and self.look_at(owner)[0] not in GONE:
             return None
         facts = Journal.read(Journal.path_of(Path(owner.lock.path).parent, owner.id))
         if facts is None or (facts.worker_id, facts.boot_id) != (owner.id, owner.host.boot_id):
