@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import pytest
 from tests.crash.conftest import MakeYard
 from tests.crash.yard import FAST, Yard, children_of, is_stopped
-from tests.outage.test_server import GATED, LONGER_THAN_EVERY_THRESHOLD, assert_that_nobody_noticed
+from tests.outage.test_server import LONGER_THAN_EVERY_THRESHOLD, assert_that_nobody_noticed, two_at_work
 from tests.postgres import Cluster
 
 from everbeat import StoreUnavailable
@@ -38,12 +38,7 @@ def test_workers_outlive_a_server_that_is_frozen_for_longer_than_every_threshold
     make_yard: MakeYard, cluster: Cluster
 ) -> None:
     yard = make_yard(**FAST)
-    workers = [yard.worker(ready=False), yard.worker()]
-    yard.until_ready(workers[0])
-    known = {worker: worker.id for worker in workers}
-    ids = [yard.send(name, "go") for name in GATED]
-    for task_id in ids:
-        yard.until_started(task_id)
+    known, ids = two_at_work(yard)
 
     with frozen(cluster, yard):
         yard.open("go")

@@ -70,6 +70,16 @@ BLOWS: dict[str, Callable[[Cluster, Yard], None]] = {
 }
 
 
+def two_at_work(yard: Yard) -> tuple[dict[Worker, str], list[str]]:
+    """Two workers, by their ids, and the tasks that they run until the gate "go" is opened."""
+    workers = [yard.worker(ready=False), yard.worker()]
+    yard.until_ready(workers[0])
+    ids = [yard.send(name, "go") for name in GATED]
+    for task_id in ids:
+        yard.until_started(task_id)
+    return {worker: worker.id for worker in workers}, ids
+
+
 def assert_that_nobody_noticed(yard: Yard, ids: list[str], workers: dict[Worker, str]) -> None:
     """Everything completed in one run, and every worker is who it was."""
     yard.audit(ids)
@@ -110,12 +120,7 @@ def test_an_outage_longer_than_every_threshold_across_the_end_of_running_tasks(
     make_yard: MakeYard, cluster: Cluster
 ) -> None:
     yard = make_yard(**FAST)
-    workers = [yard.worker(ready=False), yard.worker()]
-    yard.until_ready(workers[0])
-    known = {worker: worker.id for worker in workers}
-    ids = [yard.send(name, "go") for name in GATED]
-    for task_id in ids:
-        yard.until_started(task_id)
+    known, ids = two_at_work(yard)
 
     cluster.stop()
     yard.open("go")
@@ -126,7 +131,7 @@ def test_an_outage_longer_than_every_threshold_across_the_end_of_running_tasks(
         lambda: sorted(task for worker_id in known.values() for task in kept(yard, worker_id)) == sorted(ids),
         "their outcomes are on disk",
     )
-    assert all("store.unavailable" in worker.said() for worker in workers)
+    assert all("store.unavailable" in worker.said() for worker in known)
     cluster.start()
     yard.until_ended(ids)
 
@@ -227,18 +232,13 @@ def test_tables_that_somebody_has_locked_hold_up_the_work_and_nobody_dies_of_it(
 ) -> None:
     """Longer than our own limit for locks, which is two seconds, and than the threshold."""
     yard = make_yard(**FAST)
-    workers = [yard.worker(ready=False), yard.worker()]
-    yard.until_ready(workers[0])
-    known = {worker: worker.id for worker in workers}
-    ids = [yard.send(name, "go") for name in GATED]
-    for task_id in ids:
-        yard.until_started(task_id)
+    known, ids = two_at_work(yard)
 
     with psycopg.connect(cluster.url(database_of(yard))) as stranger:
         stranger.execute("LOCK TABLE everbeat_tasks, everbeat_workers IN ACCESS EXCLUSIVE MODE")
         yard.open("go")
         yard.until(
-            lambda: all("lock timeout" in worker.said() for worker in workers), "both workers say what is in the way"
+            lambda: all("lock timeout" in worker.said() for worker in known), "both workers say what is in the way"
         )
         ended_at = max(line.at_ns for line in yard.ledger())
         yard.until(lambda: yard.has_passed(ended_at, LONGER_THAN_EVERY_THRESHOLD), "the threshold is over")
@@ -252,18 +252,13 @@ def test_outcomes_whose_statement_takes_too_long_are_kept_and_nobody_dies_of_it(
 ) -> None:
     """Longer than a statement of ours may take, which is half a minute."""
     yard = make_yard(**FAST)
-    workers = [yard.worker(ready=False), yard.worker()]
-    yard.until_ready(workers[0])
-    known = {worker: worker.id for worker in workers}
-    ids = [yard.send(name, "go") for name in GATED]
-    for task_id in ids:
-        yard.until_started(task_id)
+    known, ids = two_at_work(yard)
 
     with psycopg.connect(cluster.url(database_of(yard)), autocommit=True) as owner:
         owner.execute(SLOWLY.format(120).encode())
         owner.execute(ON_COMPLETION)
         yard.open("go")
-        yard.until(lambda: any("statement timeout" in worker.said() for worker in workers), "a worker says what it met")
+        yard.until(lambda: any("statement timeout" in worker.said() for worker in known), "a worker says what it met")
         assert {yard.status(task_id) for task_id in ids} == {TaskStatus.RUNNING}
         owner.execute(SLOWLY.format(0).encode())
     yard.until_ended(ids, timeout=120)

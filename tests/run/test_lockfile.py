@@ -252,6 +252,8 @@ def test_the_lock_of_a_worker_is_seized_only_when_all_of_it_is_gone(
         assert (gone, again) == ("w1", None)
         assert in_another_process(lambda: _is_seized(Path(lock.path)))
         assert probe(lock, "w1", host, this_host())[0] is Liveness.SEIZED
+        living = replace(this_host(), boot_id=host.boot_id)
+        assert probe(lock, "w1", living, this_host())[0] is Liveness.UNKNOWN  # it lost its lock, and may go on
         assert in_another_process(lambda: _seems_seized(lock, host))
     assert not in_another_process(lambda: _is_seized(Path(lock.path)))
     mine.close(unlink=True)

@@ -42,6 +42,9 @@ class Liveness(StrEnum):
     UNKNOWN = "unknown"  # nothing proven
 
 
+GONE = (Liveness.FREE, Liveness.SEIZED)
+
+
 def this_host() -> Host:
     """This kernel and this process."""
     pid = os.getpid()
@@ -114,7 +117,7 @@ def probe(lock: LockIdentity, worker_id: str, host: Host, me: Host) -> tuple[Liv
     if host.boot_id != me.boot_id:
         return Liveness.UNKNOWN, f"worker {worker_id} registered under another boot of a kernel ({host.boot_id})"
     if (lock.device, lock.inode) in _seized:
-        return Liveness.SEIZED, f"worker {worker_id} is gone: this process sees to what it left"
+        return _unlocked(worker_id, host, me, Liveness.SEIZED)
     if (lock.device, lock.inode) in _mine:
         return Liveness.HELD, f"worker {worker_id} runs in this process"
     try:
@@ -131,13 +134,18 @@ def probe(lock: LockIdentity, worker_id: str, host: Host, me: Host) -> tuple[Liv
         holder = _holder(fd)
     finally:
         os.close(fd)
-    if holder == WHOLE_FILE:
-        return Liveness.SEIZED, f"worker {worker_id} is gone: somebody sees to what it left"
-    if holder is not None:
+    if holder is not None and holder != WHOLE_FILE:
         return Liveness.HELD, f"worker {worker_id} holds its lock (pid {holder})"
+    return _unlocked(worker_id, host, me, Liveness.FREE if holder is None else Liveness.SEIZED)
+
+
+def _unlocked(worker_id: str, host: Host, me: Host, found: Liveness) -> tuple[Liveness, str]:
+    """It holds no lock, nor does a child of it: it is gone, unless its process is there."""
     if me.pid_namespace == host.pid_namespace and _start_ticks(host.pid) == host.pid_started:
         return Liveness.UNKNOWN, f"worker {worker_id} lost its lock, but its process {host.pid} is alive"
-    return Liveness.FREE, f"worker {worker_id} is gone: its lock is free"
+    if found is Liveness.SEIZED:
+        return found, f"worker {worker_id} is gone: somebody sees to what it left"
+    return found, f"worker {worker_id} is gone: its lock is free"
 
 
 def is_worker(directory: Path, pid: int) -> bool:

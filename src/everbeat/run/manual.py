@@ -21,7 +21,7 @@ from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim, CrashAction, TaskError
 from everbeat.model.worker import NO_LOCK, NewWorker, StaleWorker, WorkerHeartbeatStatus, WorkerInfo, WorkerStatus
 from everbeat.report.log import Reporter
-from everbeat.run.lockfile import Liveness, probe, this_host
+from everbeat.run.lockfile import GONE, probe, this_host
 from everbeat.run.mending import mend_workflows
 from everbeat.run.recovery import Tell
 from everbeat.run.startup import Startup
@@ -152,7 +152,7 @@ def _is_alive(worker: WorkerInfo, recovery: RecoveryConfig) -> bool:
         return False
     if worker.silent_for_us > _allowed_us(worker, recovery.running_stale_threshold_ms):
         return False
-    return probe(worker.lock, worker.id, worker.host, this_host())[0] is not Liveness.FREE
+    return probe(worker.lock, worker.id, worker.host, this_host())[0] not in GONE
 
 
 def _allowed_us(worker: WorkerInfo, threshold_ms: int) -> int:

@@ -10,10 +10,8 @@ from everbeat.clock import Clock
 from everbeat.decide.liveness import is_elsewhere
 from everbeat.model.worker import Host, WorkerInfo, WorkerStatus
 from everbeat.run.journal import Journal
-from everbeat.run.lockfile import Liveness, probe
+from everbeat.run.lockfile import GONE, Liveness, probe
 from everbeat.run.slot import Ownership
-
-GONE = (Liveness.FREE, Liveness.SEIZED)
 
 
 class Witness:
