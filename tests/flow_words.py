@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.words import a_room, completed, failed
 
-from everbeat.model.flow import NewNode, NewWorkflow, NodeKind, NodeStatus, OnError, WorkflowStatus
+from everbeat.model.flow import ITEM, NewNode, NewWorkflow, NodeKind, NodeStatus, OnError, WorkflowStatus
 from everbeat.model.recovery import Verdict
 from everbeat.model.state import Change
 from everbeat.model.task import Claim
@@ -50,6 +50,14 @@ def begin(store: Store, *flows: NewWorkflow) -> str:
 
 def diamond(**facts: Any) -> NewWorkflow:
     return graph(a="", b="a", c="a", d="b c", **facts)
+
+
+def mapped(**facts: Any) -> NewWorkflow:
+    """a results in a list, m runs over it, with the result of k; then z."""
+    over = {"kind": NodeKind.MAP, "task_id": None, "child_id": "inside:", "over": 0, "args": b'{"x":null,"k":null}',
+            "references": ((5, ITEM), (14, 1))}  # fmt: skip
+    last = {"args": b'{"all":null}', "references": ((7, 2),)}
+    return graph(a="", k="", m="a k", z="m", nodes={"m": over, "z": last}, **facts)
 
 
 def states(store: Store, id: str = "flow") -> dict[str, NodeStatus]:

@@ -197,7 +197,7 @@ class EmptyDatabase:
     def __init__(self, server: str) -> None:
         self.server = server
         self._made: dict[str, str] = {}
-        self._shape: tuple[int, ...] | None = None
+        self._shape: tuple[Any, ...] | None = None
 
     def url(self) -> str:
         """The URL of a database without anything."""
@@ -237,13 +237,17 @@ class EmptyDatabase:
 EMPTY = "DROP SCHEMA IF EXISTS public CASCADE; CREATE SCHEMA public"
 
 
-def _shape(connection: "psycopg.Connection[Any]") -> tuple[int, ...] | None:
-    """How many tables, indexes, columns and constraints there are."""
+def _shape(connection: "psycopg.Connection[Any]") -> tuple[Any, ...] | None:
+    """How many tables, indexes, columns and constraints there are, and of which version they say they are: an upgrade
+    that adds one column and takes another away changes nothing else."""
+    if connection.execute("SELECT to_regclass('public.everbeat_meta')").fetchone() == (None,):
+        return None
     return connection.execute(
         "SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace),"
         " (SELECT count(*) FROM pg_attribute JOIN pg_class c ON attrelid = c.oid"
         "  WHERE relnamespace = 'public'::regnamespace AND NOT attisdropped),"
-        " (SELECT count(*) FROM pg_constraint WHERE connamespace = 'public'::regnamespace)"
+        " (SELECT count(*) FROM pg_constraint WHERE connamespace = 'public'::regnamespace),"
+        " (SELECT max(value) FROM everbeat_meta WHERE key LIKE 'schema%')"
     ).fetchone()
 
 

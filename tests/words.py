@@ -96,10 +96,10 @@ def a_worker(worker_id: str, **facts: Any) -> NewWorker:
     return NewWorker(**(plain | facts))
 
 
-def a_worker_info(worker_id: str, *, pid: int) -> WorkerInfo:
+def a_worker_info(worker_id: str, *, pid: int, status: WorkerStatus = WorkerStatus.DEAD) -> WorkerInfo:
     new, now = a_worker(worker_id), datetime.fromtimestamp(NOON / SECOND, UTC)
     return WorkerInfo(
-        id=worker_id, name=new.name, status=WorkerStatus.DEAD, host=replace(new.host, pid=pid), lock=new.lock,
+        id=worker_id, name=new.name, status=status, host=replace(new.host, pid=pid), lock=new.lock,
         queues=None, processes=2, async_slots=0, beat_interval_ms=1000, version="test", started_at=now,
         last_beat_at=now, silent_for_us=0, same_clock=True, ended_at=None, end_reason=None, held=0,
     )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from everbeat.aside import in_thread
 from everbeat.config.checks import number
+from everbeat.errors import TaskNotFound
 from everbeat.ids import name_problem
 from everbeat.model.integrity import IntegrityResult
 from everbeat.model.recovery import Progress, RecoveryReport
@@ -93,12 +94,15 @@ class SyncBroker:
 
     def send_heartbeat(self, worker_id: str, task_id: str | None = None) -> bool:
         """Beat for a worker of your own, and for the task it works on. Registers an unknown worker. False: it was
-        declared dead, and nothing was written; it has to go on under another name."""
+        declared dead, and nothing was written; it has to go on under another name. TaskNotFound: there is no such
+        task, and nothing was written."""
         from everbeat.run import manual
 
         problem = name_problem(worker_id, "worker")
         if problem is not None:
             raise ValueError(problem)
+        if task_id is not None and self._app.store.get(task_id, full=False) is None:
+            raise TaskNotFound(task_id, where=self._app.store.location)
         return manual.send_heartbeat(self._app.store, self._recovery, worker_id, task_id)
 
     def is_worker_alive(self, worker_id: str) -> bool:

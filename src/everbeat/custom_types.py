@@ -70,6 +70,25 @@ def decode_custom(cls: type, value: Any) -> Any:
 
 
 ENCODER = msgspec.json.Encoder(enc_hook=encode_custom)
+_IN_ORDER = msgspec.json.Encoder(enc_hook=encode_custom, order="deterministic")
+
+
+def with_ordered_sets(value: Any) -> Any:
+    """The same value to the encoder, whatever order the hashes of this process give to its sets. Dicts keep their own,
+    but for those inside of objects."""
+    if isinstance(value, set | frozenset):
+        return [msgspec.Raw(element) for element in sorted(map(_IN_ORDER.encode, value))]
+    if isinstance(value, dict):
+        return {key: with_ordered_sets(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_ordered_sets(part) for part in value]
+    return msgspec.Raw(_IN_ORDER.encode(value))
+
+
+def has_sets(hint: Any) -> bool:
+    """Whether values of this annotation may hold sets, at any depth. What pydantic encodes is not looked into."""
+    sets = (msgspec.inspect.SetType, msgspec.inspect.FrozenSetType)
+    return any(isinstance(part, sets) for part in _parts(msgspec.inspect.type_info(hint)))
 
 
 def readable(hint: Any, *, is_needed: bool = True) -> Any:
@@ -112,6 +131,11 @@ def _classes_in(hint: Any) -> Iterator[Any]:
 
 def _custom_types(info: Any) -> Iterator[Any]:
     """The types in it, at any depth, that msgspec hands to us."""
+    return (part.cls for part in _parts(info) if isinstance(part, msgspec.inspect.CustomType))
+
+
+def _parts(info: Any) -> Iterator[Any]:
+    """What a type is made of, at any depth."""
     seen: set[int] = set()
     waiting = [info]
     while waiting:
@@ -119,9 +143,8 @@ def _custom_types(info: Any) -> Iterator[Any]:
         if id(part) in seen:
             continue
         seen.add(id(part))
-        if isinstance(part, msgspec.inspect.CustomType):
-            yield part.cls
-        elif isinstance(part, msgspec.Struct):
+        yield part
+        if isinstance(part, msgspec.Struct) and not isinstance(part, msgspec.inspect.CustomType):
             waiting += [getattr(part, name) for name in part.__struct_fields__ if name not in ("default", "cls")]
         elif isinstance(part, tuple):
             waiting += part

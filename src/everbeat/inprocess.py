@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 WORKER_ID = "in-process"
 LONGEST_ADVANCE_SECONDS = 100 * 366 * 86_400
 NO_JITTER = 0.5
-ENDS_A_RUN = (Exception, SystemExit, TaskInterrupted, asyncio.CancelledError)
+ENDS_A_RUN = (Exception, SystemExit, GeneratorExit, TaskInterrupted, asyncio.CancelledError)
 """What a worker would store as a failure. Ctrl-C, and `pytest.fail()` inside a task, end the test instead."""
 
 

@@ -16,6 +16,7 @@ import inspect
 import logging
 import re
 import typing
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from inspect import Parameter
@@ -26,7 +27,7 @@ from msgspec import UNSET
 
 from everbeat.changes import UNENCODABLE, differs, first_change, first_not_finite, first_unencodable
 from everbeat.config.app import MAX_PAYLOAD_BYTES, MIB
-from everbeat.custom_types import ENCODER, decode_custom, readable
+from everbeat.custom_types import ENCODER, decode_custom, has_sets, readable, with_ordered_sets
 from everbeat.errors import PayloadError, ResultTooLarge
 
 H = TypeVar("H")
@@ -69,7 +70,7 @@ class Payload:
         """A call as bytes. TypeError for a call the function would not take, PayloadError for what can not travel."""
         call = self._bind(args, kwargs)
         try:
-            raw = ENCODER.encode(call)
+            raw = ENCODER.encode(self._in_order(call) if self._with_sets else call)
         except UNENCODABLE as error:
             raise self._unencodable(call, error) from error
         if len(raw) > self._heavy_bytes:
@@ -127,10 +128,25 @@ class Payload:
             self._weigh(bytes(raw))
         return bytes(raw), places
 
+    def faults(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], hole: type[H]) -> list[str]:
+        """What is wrong with each argument of a call that was refused, as far as it is the fault of single ones."""
+        call = self._bind(args, kwargs)
+        found: list[str] = []
+        for name in call.__struct_fields__:
+            value = getattr(call, name)
+            try:
+                if _has_hole(value, hole):
+                    deque(_with_holes(value, hole, name), maxlen=0)
+                elif value is not UNSET:
+                    self._member(name, value)
+            except PayloadError as error:
+                found.append(str(error))
+        return found
+
     def _member(self, name: str, value: Any) -> bytes:
         """One argument of a call whose others are not all known."""
         try:
-            raw = ENCODER.encode(value)
+            raw = ENCODER.encode(with_ordered_sets(value) if name in self._with_sets else value)
             arrives = msgspec.json.Decoder(self._readable_hints[name], dec_hook=decode_custom).decode(raw)
         except msgspec.DecodeError as error:
             raise PayloadError(f"{self._name}(): argument {name!r}: {error}. Nothing was sent.") from error
@@ -141,6 +157,12 @@ class Payload:
         if change is not None:
             raise PayloadError(f"{self._name}(): argument {change}. Nothing was sent.")
         return raw
+
+    def _in_order(self, call: msgspec.Struct) -> msgspec.Struct:
+        """The same call, for the encoder: the same bytes whatever the hashes of this process are."""
+        given = {name: getattr(call, name) for name in self._with_sets}
+        ordered = {name: with_ordered_sets(value) for name, value in given.items() if value is not UNSET}
+        return msgspec.structs.replace(call, **ordered)
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> msgspec.Struct:
         shape = self._shape
@@ -263,6 +285,10 @@ class Payload:
         }
 
     @cached_property
+    def _with_sets(self) -> frozenset[str]:
+        return frozenset(name for name, hint in self._readable_hints.items() if has_sets(hint))
+
+    @cached_property
     def _shape(self) -> type[msgspec.Struct]:
         """A Struct with one field for each parameter. One left UNSET is not stored: the function's default applies."""
         fields = [_field(parameter, self._readable_hints[parameter.name]) for parameter in self._parameters]
@@ -311,7 +337,7 @@ def _with_holes(value: Any, hole: type[H], path: str) -> Iterator[bytes | H]:
         fault = first_unencodable(value, path)
         if fault is not None:
             raise PayloadError(f"argument {fault}. Nothing was sent.")
-        yield ENCODER.encode(value)
+        yield ENCODER.encode(with_ordered_sets(value))
 
 
 def _of_each(parameter: Parameter, hint: Any) -> Any:

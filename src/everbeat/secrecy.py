@@ -14,9 +14,9 @@ MASK = "***"
 SHORTEST_SECRET = 3
 """Shorter values are left in a text: they would be found in every word of it."""
 _USER_SECRET = re.compile(r"(://[^:/@]*:).*@", re.DOTALL)
-_QUERY_SECRET = re.compile(r"([?&](?:ssl)?password=)[^&#]*", re.IGNORECASE)
+_QUERY_SECRET = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
 _USER_SECRET_IN_TEXT = re.compile(r"""(\w://[^\s:/@'"]*:)[^\s'"]*@""")
-_SETTING_IN_TEXT = re.compile(r"""(\b(?:ssl)?password=)('[^']*'|"[^"]*"|[^\s&#'"]+)""", re.IGNORECASE)
+_SETTING_IN_TEXT = re.compile(r"""(\b(?:ssl)?password=)('[^']*'|"[^"]*"|[^\s&'"]+)""", re.IGNORECASE)
 
 
 def masked(url: str) -> str:

@@ -125,8 +125,9 @@ class Workflow:
         """Add a call of a task, `task.options(...)`, or a whole workflow. Nodes among the arguments, also in lists and
         dicts, are their results; nodes of a nested workflow may use those of the workflows around it.
 
-        `join`: it starts when `all` its inputs have completed, `any` one of them, or a `quorum` of `min_success`.
-        `allow_failed`: it starts when all have ended, and receives failures as `NodeFailure` values.
+        `join`: it starts when `all` its inputs have completed, `any` one of them, or a `quorum` of `min_success`; lists
+        among its arguments hold the results that are there then. `allow_failed`: it starts also when all have ended,
+        and receives a `NodeFailure` for each that has no result.
         """
         return self._add(
             Node(
@@ -208,14 +209,20 @@ def own_inputs(node: Node) -> list[Node]:
     return [one for one in inputs_of(node) if one.flow is node.flow]
 
 
-def _inputs_from_outside(flow: Workflow, seen: set[Workflow]) -> list[Node]:
-    """What the nodes of a nested workflow, and of those in it, want from the workflows around it."""
+def _inputs_from_outside(flow: Workflow, seen: set[Workflow], *, in_order: bool = True) -> list[Node]:
+    """What the nodes of a nested workflow, and of those in it, want from the workflows around it; `in_order`: also
+    those that they only come after."""
     found: list[Node] = []
     for node in flow.nodes:
-        found += [one for one in (*_nodes_in((node.args, node.kwargs)), *node.order, node.over) if one is not None]
+        found += [*_nodes_in((node.args, node.kwargs)), *(node.order if in_order else ()), *filter(None, [node.over])]
         if isinstance(node.what, Workflow) and node.what not in seen:
-            found += _inputs_from_outside(node.what, seen | {node.what})
+            found += _inputs_from_outside(node.what, seen | {node.what}, in_order=in_order)
     return [one for one in found if isinstance(one, Node) and one.flow is not flow]
+
+
+def results_from_outside(flow: Workflow) -> list[Node]:
+    """Those that the nodes of a nested workflow take from the workflows around it."""
+    return _inputs_from_outside(flow, {flow}, in_order=False)
 
 
 def joined_by(node: Node) -> list[Node]:
@@ -241,14 +248,19 @@ def _conditions(given: Condition | Iterable[Condition] | None) -> tuple[Conditio
     return (given,) if isinstance(given, Condition) or not isinstance(given, Iterable) else tuple(given)
 
 
-def _drawn(flow: Workflow) -> Any:
+def _drawn(flow: Workflow, around: Sequence[Workflow] = ()) -> Any:
+    """What contains itself is a mistake, which `problems` tells: here it is shown once."""
     from everbeat.report.graph import Drawn
 
     def kind(node: Node) -> str:
         return "workflow" if isinstance(node.what, Workflow) else "map" if node.over is not None else "task"
 
+    def inside(node: Node) -> Any:
+        return _drawn(node.what, (*around, flow)) if isinstance(node.what, Workflow) else []
+
     return [
         Drawn(name=node.name, kind=kind(node), status=None, after=[one.name for one in inputs_of(node)],
-              inside=_drawn(node.what) if isinstance(node.what, Workflow) else [])
+              note="contains itself" if node.what in (*around, flow) else None,
+              inside=[] if node.what in (*around, flow) else inside(node))
         for node in flow.nodes
     ]  # fmt: skip

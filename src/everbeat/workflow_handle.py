@@ -6,6 +6,7 @@ As with tasks, waiting goes on through outages of the store, and giving up never
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,6 +24,7 @@ from everbeat.errors import (
 )
 from everbeat.handle import SENDER, Patience
 from everbeat.model.flow import (
+    RESULT_NOT_AVAILABLE,
     NewWorkflow,
     NodeFailure,
     NodeInfo,
@@ -191,13 +193,15 @@ class WorkflowHandle:
         if len(outputs) != 1:
             return {one.name: _read(self._app, one) for one in outputs}
         (only,) = outputs
-        if only.status in (NodeStatus.FAILED, NodeStatus.CANCELLED):
+        if _is_failure(only):
             raise _failed_at(self.id, only)
         return _read(self._app, only)
 
     def _failure(self, ended: WorkflowInfo) -> WorkflowFailed:
         nodes = self._app.store.workflow_results(self.id, outputs_only=False)
         causes = [one for one in nodes if one.name == ended.error_node]
+        if causes and causes[0].status is NodeStatus.SKIPPED:  # it has not failed; that it was skipped is the failure
+            return _failed_at(self.id, replace(causes[0], error_message=ended.error_message))
         if causes:
             return _failed_at(self.id, causes[0])
         missing = [f"{one.name} is {one.status}" for one in nodes if one.status is not NodeStatus.COMPLETED]
@@ -216,16 +220,24 @@ def _failed_at(workflow_id: str, node: NodeResult) -> WorkflowFailed:
     )  # fmt: skip
 
 
+def _is_failure(node: NodeResult) -> bool:
+    """Also a nested workflow that has completed without its output."""
+    return node.status in (NodeStatus.FAILED, NodeStatus.CANCELLED) or (
+        node.status is NodeStatus.COMPLETED and node.result is None and node.error_code == RESULT_NOT_AVAILABLE
+    )
+
+
 def _read(app: "Everbeat", node: NodeResult) -> Any:
     """Its result; a failure as a value; None for what was not needed."""
+    if _is_failure(node):
+        status = NodeStatus.FAILED if node.status is NodeStatus.COMPLETED else node.status
+        return NodeFailure(
+            node=node.name, status=status, error_code=node.error_code or "UNKNOWN",
+            message=node.error_message or "", task_id=node.task_id,
+        )  # fmt: skip
     if node.status is NodeStatus.COMPLETED:
         plain = {"map" if node.kind is NodeKind.MAP else "task": node.task_name}
         return _value(app, json.loads(node.shape) if node.shape else plain, node.result)
-    if node.status in (NodeStatus.FAILED, NodeStatus.CANCELLED):
-        return NodeFailure(
-            node=node.name, status=node.status, error_code=node.error_code or "UNKNOWN",
-            message=node.error_message or "", task_id=node.task_id,
-        )  # fmt: skip
     return None
 
 

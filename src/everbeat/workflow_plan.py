@@ -1,8 +1,8 @@
 """From a workflow as it was built to rows for the store; or all that is wrong with it, in one error.
 
 The store gets names, arguments and numbers: calls are encoded by the annotations of their functions, with `null` where
-the result of another node belongs (decide/splice.py). The digest is of all that was asked for and of nothing that was
-made here, so starting the same workflow twice under one id can be told from starting another.
+the result of another node belongs (decide/splice.py). The digest is of the graph and its arguments and of nothing that
+was made here, so starting the same workflow twice under one id can be told from starting another.
 """
 
 import hashlib
@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from everbeat.changes import first_not_finite
 from everbeat.errors import PayloadError, WorkflowInvalid
 from everbeat.ids import name_problem
 from everbeat.model.flow import ITEM, Named, NewNode, NewWorkflow, NodeKind, Reference
 from everbeat.options import PLAIN, SendOptions
 from everbeat.task import Sender, Task
-from everbeat.workflow import Condition, Node, Workflow, inputs_of, joined_by, own_inputs
+from everbeat.workflow import Condition, Node, Workflow, inputs_of, joined_by, own_inputs, results_from_outside
 
 if TYPE_CHECKING:
     from everbeat.app import Everbeat
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 JOINS = ("all", "any", "quorum")
 NOT_FOR_NODES = ("run_at", "unique_key", "id", "connection")
 DEEPEST = 50
+SAME = ("name", "kind", "task_name", "args", "references", "over", "inputs", "needed", "is_partial", "allow_failed",
+        "condition")  # fmt: skip
+"""What two nodes have in common that are the same."""
 
 
 class Element(Node):
@@ -79,6 +83,8 @@ class _Planner:
         for one in inputs_of(node):
             if one.flow not in around:
                 yield f"it waits for {one.name}, which belongs to the workflow {one.flow.name}, not around this one"
+            elif one is node.over and one.flow is not flow:
+                yield f"it runs over {one.name} of the workflow {one.flow.name}; over= takes a node of its own workflow"
             elif one in asked and one.flow is not flow:
                 yield f"its condition asks {one.name}, which belongs to the workflow {one.flow.name}"
         if not all(isinstance(one, Node) for one in node.order):
@@ -90,6 +96,7 @@ class _Planner:
         if isinstance(node.what, Workflow):
             if node.args or node.kwargs:
                 yield "a nested workflow takes no arguments"
+            yield from _of_what_may_be_missing(node, results_from_outside(node.what))
             yield from self.problems(node.what, around)
         else:
             yield from self._of_call(node)
@@ -107,10 +114,14 @@ class _Planner:
         args = node.args if node.over is None else (ELEMENT, *node.args)
         try:
             raw, holes = task.payload.encode_with_holes(args, node.kwargs, Node)
-        except (PayloadError, TypeError) as error:
-            yield str(error).replace(" Nothing was sent.", "")
+        except PayloadError as error:
+            for fault in task.payload.faults(args, node.kwargs, Node) or [str(error)]:
+                yield fault.replace(" Nothing was sent.", "")
+        except TypeError as error:
+            yield str(error)
         else:
             self._calls[node] = raw, tuple(holes)
+            yield from _of_what_may_be_missing(node, [one for at, one in holes if raw[at - 1 : at] == b":"])
 
     # -- what is stored -----------------------------------------------------------------------------------------------
 
@@ -253,6 +264,16 @@ def _of_join(node: Node) -> Iterator[str]:
             yield f"with join={node.join!r}, conditions can only ask what is among its inputs"
 
 
+def _of_what_may_be_missing(node: Node, taken: Sequence[Node]) -> Iterator[str]:
+    """Results that it takes otherwise than as elements of a list, which holds those that are there."""
+    if _is_partial(node) and not node.allow_failed and taken:
+        names = ", ".join(dict.fromkeys(one.name for one in taken))
+        yield (
+            f"with join={node.join!r} it may start without the result of {names}: take it in a list, which holds the "
+            f"results that are there, or as a NodeFailure, with allow_failed=True"
+        )
+
+
 def _of_conditions(node: Node) -> Iterator[str]:
     for condition in (*node.when, *node.unless):
         if not isinstance(condition, Condition):
@@ -262,6 +283,9 @@ def _of_conditions(node: Node) -> Iterator[str]:
             msgspec.json.encode(list(condition.among))
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
             yield f"its condition has a value that is not JSON: {error}"
+        else:
+            faults = (first_not_finite(value, "value") for value in condition.among)
+            yield from (f"its condition has a value that is not JSON: {fault}" for fault in faults if fault)
 
 
 def _condition(node: Node, numbers: dict[Node, int]) -> str | None:
@@ -274,10 +298,11 @@ def _condition(node: Node, numbers: dict[Node, int]) -> str | None:
 
 
 def _digest(flows: Sequence[NewWorkflow]) -> str:
-    """Of all that was asked for: without the ids that were made for it."""
+    """Of the graph and the arguments: without the ids that were made for it, and without how its tasks are sent and
+    retried, which a deploy may change."""
     said = [
         [flow.name, flow.on_error, flow.outputs, flow.success, flow.parent_node,
-         [replace(node, task_id=None, child_id=None) for node in flow.nodes]]
+         [[getattr(node, name) for name in SAME] for node in flow.nodes]]
         for flow in flows
     ]  # fmt: skip
     return hashlib.sha256(msgspec.json.encode(said)).hexdigest()

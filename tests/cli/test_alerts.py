@@ -34,7 +34,7 @@ def test_alerts_ask_for_metrics_that_exist(everbeat: Command, store: Store, url:
     asked = {name for rule in RULES for name in re.findall(r"everbeat_\w+", rule["expr"])}
 
     assert asked <= known
-    assert len(asked) == 12
+    assert len(asked) == 13
 
 
 def test_every_command_of_the_runbook_can_be_given(everbeat: Command, store: Store, url: str) -> None:

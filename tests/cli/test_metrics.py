@@ -22,6 +22,8 @@ NAMES = [
     "queue_oldest_runnable_seconds",
     "quarantined_tasks",
     "workers",
+    "workflows",
+    "halted_workflows",
     "worker_deaths_total",
     "recoveries_total",
     "recovery_detection_seconds",

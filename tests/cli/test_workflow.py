@@ -67,6 +67,23 @@ def test_nodes_of_nested_workflows_are_shown_under_the_names_of_theirs(
     assert "paused by" in text
 
 
+def test_what_a_paused_workflow_holds_says_so_in_words_and_to_programs_by_its_id(
+    everbeat: Command, store: Store, url: str
+) -> None:
+    begin(store, graph(a="", b="a"))
+    everbeat("workflow", "pause", "flow", "--db", url)
+
+    listed = everbeat("task", "list", "--json", "--db", url).json
+    words = [
+        everbeat("workflow", "show", "flow", "--db", url).out,
+        everbeat("task", "list", "--db", url).out,
+        everbeat("task", "show", listed[0]["id"], "--db", url).out,
+    ]
+
+    assert [one["waiting_for"] for one in listed] == ["workflow:flow"]
+    assert all("its workflow is paused (flow)" in said and "workflow:flow" not in said for said in words)
+
+
 def test_the_graph_is_mermaid_with_what_is_nested(everbeat: Command, store: Store, url: str) -> None:
     begin(store, *nested())
     end(store, take(store)["a"])
@@ -185,3 +202,16 @@ bad.add(add, 1, c=2)
     assert [one["problem"] for one in ended.json["problems"]] == [
         "workflow bad: node add: add() missing a required argument: 'b'"
     ]
+
+
+def test_what_is_inside_of_a_paused_workflow_is_not_resumed_alone(everbeat: Command, store: Store, url: str) -> None:
+    begin(store, *nested())
+    end(store, take(store)["a"])
+    everbeat("workflow", "pause", "flow", "--db", url)
+
+    refused = everbeat("workflow", "resume", "inner", "--db", url)
+
+    assert (refused.code, "inner is inside of a workflow that is PAUSED, flow; it is resumed" in refused.err) == (
+        1,
+        True,
+    )

@@ -3,8 +3,10 @@
 from typing import Any, cast
 
 import pytest
+from tests.flow_words import begin, graph, take
 from tests.words import claim_one, completed, enqueue, register, settle
 
+from everbeat.model.flow import WorkflowChange
 from everbeat.store.interface import Store
 from everbeat.store.messages import Held
 
@@ -60,3 +62,21 @@ def test_heartbeats_of_no_task_are_counted(store: Store) -> None:
     (said,) = store.inconsistencies(scan=True)
 
     assert said == "there are heartbeats (2) of tasks that are not there; retention removes them"
+
+
+def test_a_workflow_that_has_ended_over_nodes_that_have_not_is_named(store: Store) -> None:
+    register(store, "w")
+    begin(store, graph("stopping", a=""))
+    take(store, worker="w")
+    store.change_workflow(WorkflowChange.CANCEL, "stopping", actor="me")
+    begin(store, graph("odd", a="", b="a"))
+    assert store.inconsistencies(scan=True) == []
+
+    write(store, "UPDATE everbeat_workflows SET status = 'COMPLETED', finished_at = 5, nodes_left = 0 WHERE id = 'odd'")
+
+    assert store.inconsistencies(scan=True) == [
+        "workflow odd is COMPLETED and says that no node is left, but nodes of it (2) have not ended; recovery does "
+        "not look at it before its nodes_left says so"
+    ]
+    write(store, "UPDATE everbeat_workflows SET nodes_left = 2 WHERE id = 'odd'")
+    assert store.mend_workflows()[0] == ["odd"]

@@ -1,5 +1,6 @@
 """Random workflows under random outcomes, orders, pauses, cancels, retries and losses: they end as a simple reading of
-their graph says, each node that has to runs once, and recovery never finds anything to mend.
+their graph says, each node that has to runs once, and recovery never finds anything to mend. A task is claimed only
+when its node may start, and nothing is that is inside of a paused workflow.
 
 A node is a task, a map over what another results in, or a workflow of its own. A task is told when it is drawn how each
 of its runs ends: after a retry of what failed, the next one.
@@ -19,12 +20,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.conftest import PLACE
 from tests.flow_words import CANCEL, FAIL, begin, end, graph, state, states, take
 from tests.postgres import EmptyDatabase, servers_url
-from tests.words import VirtualClock, register, requeue
+from tests.words import VirtualClock, carry_out, register, requeue
 
 from everbeat.decide.flow import Flow, Waiting, counts_as_failed, state_of, turn_of
 from everbeat.model.flow import NewNode, NewWorkflow, NodeKind, NodeStatus, OnError, WorkflowChange, WorkflowStatus
+from everbeat.model.order import Order
 from everbeat.model.task import Claim
 from everbeat.store.interface import Store
+from everbeat.store.messages import TaskFilter
 from everbeat.store.postgres.store import PostgresStore
 from everbeat.store.sqlite.store import SQLiteStore
 
@@ -106,7 +109,7 @@ def graphs(draw: st.DrawFn, id: str, letter: str, *, is_inner: bool) -> NewWorkf
     after: dict[str, str] = {}
     facts: dict[str, dict[str, Any]] = {}
     tasks: set[int] = set()
-    for number in range(draw(st.integers(1, 3 if is_inner else LARGEST))):
+    for number in range(draw(st.integers(*((1, 3) if is_inner else (2, LARGEST))))):
         name = f"{letter}{number}"
         inputs = sorted(draw(st.sets(st.integers(0, number - 1), max_size=3))) if number else []
         kind = draw(st.sampled_from(["task", "task", "task", "map"] if is_inner else ["task", "task", "map", "nested"]))
@@ -138,7 +141,8 @@ def trees(draw: st.DrawFn) -> tuple[list[NewWorkflow], Outcomes]:
         if node.kind is NodeKind.WORKFLOW:
             inner = draw(graphs(node.child_id or "", f"i{number}_", is_inner=True))
             flows.append(replace(inner, parent_id="flow", parent_node=number))
-    runs = st.lists(st.sampled_from([RESULT, RESULT, RESULT, FAIL, CANCEL]), min_size=1, max_size=2)
+    ends = [RESULT, FAIL, CANCEL, *[draw(st.sampled_from([RESULT, FAIL]))] * 3]
+    runs = st.lists(st.sampled_from(ends), min_size=1, max_size=2)
     return flows, {name: draw(runs) for flow in flows for name in _tasks(flow)}
 
 
@@ -168,6 +172,7 @@ class Flows(RuleBasedStateMachine):
         self.held: dict[str, Claim] = {}
         self.ended: Counter[str] = Counter()
         self.is_cancelled = False
+        self.enqueued: set[str] = set()
 
     def outcome_of(self, name: str, run: int) -> bytes | str:
         given = self.runs[name]
@@ -175,10 +180,25 @@ class Flows(RuleBasedStateMachine):
 
     @rule(places=st.integers(1, 3))
     def claim(self, places: int) -> None:
-        must_rest = self.is_cancelled or state(self.store) is W.PAUSED
+        self._take(places)
+
+    def _take(self, places: int) -> None:
+        """What is claimed is a node that may start, of a workflow that runs, inside of others that do."""
         taken = take(self.store, places=places)
-        assert not (taken and must_rest)
+        assert not (taken and self.is_cancelled)
+        assert self.enqueued.issuperset(taken)
+        assert all(self._runs(claim.workflow_id) for claim in taken.values())
         self.held |= taken
+
+    def _see_who_is_claimed(self) -> None:
+        """At once, before another order hides what this one has done."""
+        self.what_may_start_has_its_inputs()
+        self._take(3)
+
+    def _runs(self, workflow_id: str | None) -> bool:
+        info = None if workflow_id is None else self.store.workflow(workflow_id)
+        assert info is not None
+        return info.status is W.RUNNING and (info.parent_id is None or self._runs(info.parent_id))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -188,6 +208,15 @@ class Flows(RuleBasedStateMachine):
         wanted = self.outcome_of(first, self.ended[first])
         alike = sorted(name for name in self.held if self.outcome_of(name, self.ended[name]) == wanted)
         self._end(dict.fromkeys([first, *data.draw(st.lists(st.sampled_from(alike), max_size=2))]), wanted)
+
+    @rule(count=st.integers(2, 8), places=st.integers(1, 3))
+    def work(self, count: int, places: int) -> None:
+        """One after the other, so that much has ended when the next order comes."""
+        for _ in range(count):
+            self._take(places)
+            for name in list(self.held)[-1:]:
+                self._end({name: None}, self.outcome_of(name, self.ended[name]))
+            self.what_may_start_has_its_inputs()
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -200,10 +229,28 @@ class Flows(RuleBasedStateMachine):
     def order(self, what: WorkflowChange) -> None:
         self.store.change_workflow(what, "flow", actor="me")
 
+    @precondition(lambda self: self.ended)
     @rule()
     def retry(self) -> None:
         """A retry sees all that has ended so far; what it revives is decided anew by what the next runs end in."""
         self.store.change_workflow(WorkflowChange.RETRY, "flow", actor="me")
+        self._see_who_is_claimed()
+
+    @precondition(lambda self: self.ended)
+    @rule(data=st.data())
+    def retry_task(self, data: st.DataObject) -> None:
+        """One that failed, or several at once."""
+        failed = sorted(task.id for task in self.store.tasks(TaskFilter(statuses=Order.RETRY.statuses)))
+        if failed:
+            carry_out(self.store, Order.RETRY, *data.draw(st.lists(st.sampled_from(failed), min_size=1, max_size=3)))
+            self._see_who_is_claimed()
+
+    @precondition(lambda self: len(self.flows) > 1)
+    @rule(data=st.data(), what=st.sampled_from([WorkflowChange.PAUSE, WorkflowChange.RESUME, WorkflowChange.RETRY]))
+    def order_inside(self, data: st.DataObject, what: WorkflowChange) -> None:
+        inner = data.draw(st.sampled_from(list(self.flows)[1:]))
+        self.store.change_workflow(what, inner, actor="me")
+        self._see_who_is_claimed()
 
     @precondition(lambda self: not self.is_cancelled)
     @rule(chance=st.integers(0, 9))
@@ -214,6 +261,22 @@ class Flows(RuleBasedStateMachine):
     @invariant()
     def nothing_is_torn(self) -> None:
         assert self.store.mend_workflows(all_of_them=True)[:2] == ([], [])
+
+    @invariant()
+    def what_may_start_has_its_inputs(self) -> None:
+        """Looked at when it is let go: an input that failed may be retried later, and it starts all the same."""
+        before, self.enqueued = self.enqueued, set[str]()
+        for flow in self.flows.values():
+            found = states(self.store, flow.id)
+            for node in flow.nodes:
+                if node.kind is NodeKind.MAP and self.store.workflow(node.child_id or "") is not None:
+                    elements_now = list(states(self.store, node.child_id or "").values())
+                    mine = zip(elements(node), elements_now, strict=True)
+                    self.enqueued.update(name for name, status in mine if status in (N.ENQUEUED, N.RUNNING))
+                elif node.kind is NodeKind.TASK and found[node.name] in (N.ENQUEUED, N.RUNNING):
+                    self.enqueued.add(node.name)
+                    inputs = [found[flow.nodes[number].name] for number in node.inputs]
+                    assert node.name in before or _may_start(node, inputs), (node.name, inputs)
 
     def teardown(self) -> None:
         if not hasattr(self, "store"):
@@ -238,7 +301,8 @@ class Flows(RuleBasedStateMachine):
     def _resume_and_take(self) -> bool:
         """Whether there was something to resume."""
         was_resumed = self.store.change_workflow(WorkflowChange.RESUME, "flow", actor="me")
-        self.held |= take(self.store)
+        self.what_may_start_has_its_inputs()
+        self._take(50)
         return was_resumed
 
     def _compare(self) -> None:
@@ -271,6 +335,11 @@ class Flows(RuleBasedStateMachine):
                     yield node.child_id or ""
 
 
+def _may_start(node: NewNode, inputs: list[NodeStatus]) -> bool:
+    is_met = inputs.count(N.COMPLETED) >= node.needed
+    return is_met or (node.allow_failed and all(status.is_terminal for status in inputs))
+
+
 def _name_in_store(name: str) -> str:
     """The elements of a map are called otherwise than their tasks."""
     node, dot, number = name.partition(".")
@@ -285,8 +354,8 @@ class FlowsOnPostgreSQL(Flows):
         return PostgresStore(database.with_tables(), clock=VirtualClock())
 
 
-SHARED = settings(stateful_step_count=14, deadline=None, suppress_health_check=list(HealthCheck))
-Flows.TestCase.settings = settings(SHARED, max_examples=60)
+SHARED = settings(stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck))
+Flows.TestCase.settings = settings(SHARED, max_examples=200)
 FlowsOnPostgreSQL.TestCase.settings = settings(SHARED, max_examples=6, stateful_step_count=8)
 TestFlows = Flows.TestCase
 TestFlowsOnPostgreSQL = FlowsOnPostgreSQL.TestCase

@@ -79,6 +79,24 @@ def test_a_stored_result_is_used_and_what_follows_starts_in_the_same_pass(store:
     assert recovered(store) == 0
 
 
+@pytest.mark.parametrize("node_status", ["PENDING", "READY"])
+def test_a_node_that_says_it_has_not_begun_takes_the_end_of_its_task_in_the_same_pass(
+    store: Store, node_status: str
+) -> None:
+    for flow in ("good", "bad"):
+        begin(store, graph(flow, a="", b="a", c="b"))
+        end(store, take(store)["a"])
+    kill_task(store, "good:b", "COMPLETED", result=b"1")
+    kill_task(store, "bad:b", "FAILED", code="TASK_TIMEOUT")
+    by_hand(store, "UPDATE everbeat_workflow_tasks SET status = ? WHERE name = 'b'", node_status)
+
+    assert [recovered(store), recovered(store)] == [2, 0]
+
+    assert states(store, "good") == {"a": N.COMPLETED, "b": N.COMPLETED, "c": N.ENQUEUED}
+    assert states(store, "bad") == {"a": N.COMPLETED, "b": N.FAILED, "c": N.SKIPPED}
+    assert (state(store, "good"), state(store, "bad")) == (W.RUNNING, W.FAILED)
+
+
 @pytest.mark.parametrize(("on_error", "status"), [(OnError.PAUSE, W.PAUSED), (OnError.CONTINUE, W.COMPLETED)])
 def test_the_policy_for_errors_applies_as_always(store: Store, on_error: OnError, status: WorkflowStatus) -> None:
     begin(store, graph(a="", on_error=on_error))
@@ -266,3 +284,25 @@ def test_more_workflows_than_are_looked_at_in_one_go_are_all_mended(store: Store
 
     assert recovered(store) == 120
     assert recovered(store) == 0
+
+
+def test_workflows_are_measured_by_status_and_by_what_halts_them(store: Store) -> None:
+    begin(store, graph("bad", a="", b="a"))
+    kill_task(store, "bad:a", "COMPLETED", result=b"1")
+    by_hand(store, "UPDATE everbeat_workflow_tasks SET condition = '{' WHERE workflow_id = 'bad' AND node = 1")
+    recovered(store)
+    begin(store, graph("done", a=""))
+    play(store)
+    begin(store, graph("failed", a=""))
+    play(store, {"a": FAIL})
+    begin(store, graph("by error", a="", on_error=OnError.PAUSE))
+    play(store, {"a": FAIL})
+    begin(store, *nested(on_error=OnError.PAUSE))
+    play(store, {"b": FAIL})
+    begin(store, graph("by a person", a=""))
+    store.change_workflow(WorkflowChange.PAUSE, "by a person", actor="ann")
+
+    found = store.measure()
+
+    assert found.workflows == {"PENDING": 0, "RUNNING": 2, "PAUSED": 2, "COMPLETED": 1, "FAILED": 1, "CANCELLED": 0}
+    assert found.halted_workflows == {"error": 2, "torn": 1}

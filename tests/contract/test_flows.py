@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from tests.conftest import OpenStore
-from tests.flow_words import CANCEL, FAIL, begin, diamond, end, graph, play, state, states, take
+from tests.flow_words import CANCEL, FAIL, begin, diamond, end, graph, mapped, play, state, states, take
 from tests.words import (
     a_policy,
     a_room,
@@ -175,6 +175,28 @@ def test_a_success_policy_asks_for_its_nodes_and_no_others(store: Store) -> None
     assert (state(store, "met"), state(store, "unmet")) == (W.COMPLETED, W.FAILED)
 
 
+@pytest.mark.parametrize("on_error", [OnError.FAIL, OnError.CONTINUE])
+def test_a_success_that_was_not_met_names_the_node_that_it_asks_for_or_what_kept_it_from_starting(
+    store: Store, on_error: OnError
+) -> None:
+    unwanted = {"condition": json.dumps({"when": [{"node": 1, "in": [99]}]})}
+    begin(store, graph(x="", y="", z="y", success=(2,), on_error=on_error, nodes={"z": unwanted}))
+    begin(store, graph("chain", x="", v="", w="v", z="w", success=(3,), on_error=on_error))
+    begin(store, graph("itself", x="", y="", z="", success=(1, 2), on_error=on_error))
+
+    play(store, {"x": FAIL, "v": FAIL, "z": FAIL})
+
+    said = {flow: store.workflow(flow) for flow in ("flow", "chain", "itself")}
+    assert {flow: info and (info.status, info.error_node, info.error_code) for flow, info in said.items()} == {
+        "flow": (W.FAILED, "z", "CONDITION_NOT_MET"),
+        "chain": (W.FAILED, "v", "UNHANDLED_EXCEPTION"),
+        "itself": (W.FAILED, "z", "UNHANDLED_EXCEPTION"),
+    }
+    info = said["flow"]
+    assert info is not None
+    assert info.error_message == "it must complete, and was skipped: its condition does not hold"
+
+
 def test_a_node_that_allows_failures_receives_them_as_values(store: Store) -> None:
     facts = {"c": {"allow_failed": True, "args": b'{"rows":[null,null]}', "references": ((9, 0), (14, 1))}}
     begin(store, graph(a="", b="", c="a b", nodes=facts))
@@ -253,6 +275,67 @@ def test_any_starts_with_the_first_result_and_once(store: Store) -> None:
     assert state(store) is W.COMPLETED
 
 
+def three_to_join(**facts: object) -> NewWorkflow:
+    """j takes a, b and c in a list, and needs two of them."""
+    takes = {"needed": 2, "args": b'{"rows":[null,null,null]}', "references": ((9, 0), (14, 1), (19, 2))}
+    return graph(a="", b="", c="", j="a b c", nodes={"j": takes | facts})
+
+
+@pytest.mark.parametrize("slow", "abc")
+def test_a_quorum_gets_the_results_that_are_there_and_the_same_ones_in_every_run(store: Store, slow: str) -> None:
+    begin(store, three_to_join())
+    taken = take(store)
+    there = [name for name in "abc" if name != slow]
+    end(store, taken[there[1]], outcome=b"7")
+    end(store, taken[there[0]], outcome=b"6")
+    first = take(store)["j"]
+    assert json.loads(first.args) == {"rows": [6, 7]}
+    requeue(store, first)
+    end(store, taken[slow], outcome=b"8")
+
+    assert args_of(store, "j") == {"rows": [6, 7]}
+
+
+def test_a_quorum_gets_no_failures_and_all_results_that_are_there_when_it_starts(store: Store) -> None:
+    begin(store, three_to_join(needed=1))
+    taken = take(store)
+    end(store, taken["a"], outcome=FAIL)
+    end(store, taken["b"], taken["c"], outcome=b"7")
+
+    assert args_of(store, "j") == {"rows": [7, 7]}
+
+
+def test_a_partial_join_that_allows_failures_has_a_value_for_every_input(store: Store) -> None:
+    begin(store, three_to_join(needed=1, allow_failed=True))
+    taken = take(store)
+    end(store, taken["b"], outcome=FAIL)
+    end(store, taken["a"], outcome=b"7")
+    first = take(store)["j"]
+    requeue(store, first)
+    end(store, taken["c"], outcome=b"8")
+
+    rows = args_of(store, "j")["rows"]  # type: ignore[index]
+
+    assert rows == json.loads(first.args)["rows"]
+    assert rows[0] == 7
+    assert [(row["node"], row["status"], row["error_code"]) for row in rows[1:]] == [
+        ("b", "FAILED", "UNHANDLED_EXCEPTION"), ("c", "PENDING", "NOT_ENDED"),
+    ]  # fmt: skip
+
+
+def test_a_failure_that_a_node_was_given_is_the_same_in_its_next_run_also_if_it_is_retried(store: Store) -> None:
+    takes = {"allow_failed": True, "args": b'{"rows":[null,null]}', "references": ((9, 0), (14, 1))}
+    begin(store, graph(a="", b="", j="a b", nodes={"j": takes}))
+    taken = take(store)
+    end(store, taken["a"], outcome=FAIL)
+    end(store, taken["b"], outcome=b"7")
+    first = take(store)["j"]
+    assert carry_out(store, Order.RETRY, "flow:a") == ["flow:a"]
+    requeue(store, first)
+
+    assert take(store)["j"].args == first.args
+
+
 def test_a_quorum_that_can_not_be_met_fails_at_once(store: Store) -> None:
     begin(store, graph(a="", b="", c="", j="a b c", nodes={"j": {"needed": 2}}))
     taken = take(store)
@@ -328,13 +411,6 @@ def test_the_last_two_inputs_of_a_join_in_one_flush_or_by_two_workers_make_one_j
 # -- maps and nested workflows ----------------------------------------------------------------------------------------
 
 
-def mapped(**facts: object) -> NewWorkflow:
-    over = {"kind": NodeKind.MAP, "task_id": None, "child_id": "inside:", "over": 0, "args": b'{"x":null,"k":null}',
-            "references": ((5, ITEM), (14, 1))}  # fmt: skip
-    last = {"args": b'{"all":null}', "references": ((7, 2),)}
-    return graph(a="", k="", m="a k", z="m", nodes={"m": over, "z": last}, **facts)  # type: ignore[arg-type]
-
-
 def test_a_map_runs_over_what_is_known_only_then_and_results_in_a_list(store: Store) -> None:
     begin(store, mapped())
     taken = take(store)
@@ -401,6 +477,74 @@ def test_what_failed_in_a_nested_workflow_that_completed_all_the_same_is_not_run
     assert play(store) == ["d"]
     assert (state(store), state(store, "inner"), states(store, "inner")["b"]) == (W.COMPLETED, W.COMPLETED, N.FAILED)
     assert store.mend_workflows(all_of_them=True)[:2] == ([], [])
+
+
+def without_output(**d: object) -> list[NewWorkflow]:
+    """inner completes although b, and so its output c, does not; d takes its result, e only waits for it."""
+    takes = {"args": b'{"x":null}', "references": ((5, 0),)}
+    outer = graph(inner="", k="", d="inner k", e="inner", nodes={"inner": inside("inner"), "d": takes | d})
+    inner = graph("inner", b="", c="b", on_error=OnError.CONTINUE)
+    return [outer, replace(inner, parent_id="flow", parent_node=0)]
+
+
+def test_what_takes_the_result_of_a_nested_workflow_that_has_none_fails_and_says_why(store: Store) -> None:
+    begin(store, *without_output())
+
+    assert play(store, {"b": FAIL}) == ["k", "b", "e"]
+
+    assert states(store) == {"inner": N.COMPLETED, "k": N.COMPLETED, "d": N.FAILED, "e": N.COMPLETED}
+    info = store.workflow("flow")
+    assert info is not None
+    assert (info.status, info.error_node, info.error_code, info.error_message) == (
+        W.FAILED, "d", "RESULT_NOT_AVAILABLE", "inner has no result: b: it broke",
+    )  # fmt: skip
+    inner = store.workflow_nodes("flow")[0]
+    assert (inner.error_code, inner.error_message) == ("RESULT_NOT_AVAILABLE", "b: it broke")
+    assert store.mend_workflows(all_of_them=True)[:2] == ([], [])
+
+
+def test_what_allows_failures_receives_that_of_a_nested_workflow_that_has_no_result(store: Store) -> None:
+    begin(store, *without_output(allow_failed=True))
+    taken = take(store)
+    end(store, taken["b"], outcome=FAIL)
+    end(store, taken["k"])
+
+    assert args_of(store, "d")["x"] == {
+        "node": "inner", "status": "FAILED", "error_code": "RESULT_NOT_AVAILABLE", "message": "b: it broke",
+        "task_id": None,
+    }  # fmt: skip
+
+
+def test_a_map_with_the_result_of_a_nested_workflow_that_has_none_fails_and_says_why(store: Store) -> None:
+    for over, references in ((0, ((5, ITEM),)), (1, ((5, ITEM), (14, 0)))):
+        facts = {"kind": NodeKind.MAP, "task_id": None, "child_id": f"m{over}", "over": over,
+                 "args": b'{"x":null,"k":null}', "references": references}  # fmt: skip
+        nodes = {"inner": inside(f"inner{over}"), "m": facts}
+        outer = graph(f"flow{over}", inner="", k="", m="inner k", nodes=nodes)
+        inner = graph(f"inner{over}", b="", on_error=OnError.CONTINUE)
+        begin(store, outer, replace(inner, parent_id=outer.id, parent_node=0))
+        play(store, {"b": FAIL, "k": b"[1]"})
+
+        info = store.workflow(outer.id)
+        assert info is not None
+        assert (info.error_node, info.error_code, info.error_message) == (
+            "m", "RESULT_NOT_AVAILABLE", "inner has no result: b: it broke",
+        )  # fmt: skip
+
+
+def test_a_result_that_is_missing_deep_inside_is_missing_all_the_way_out(store: Store) -> None:
+    takes = {"args": b'{"x":null}', "references": ((5, 0),)}
+    outer = graph(middle="", z="middle", nodes={"middle": inside("middle"), "z": takes})
+    middle = graph("middle", inner="", nodes={"inner": inside("inner")})
+    inner = graph("inner", x="", on_error=OnError.CONTINUE)
+    begin(store, outer, replace(middle, parent_id="flow", parent_node=0),
+          replace(inner, parent_id="middle", parent_node=0))  # fmt: skip
+
+    play(store, {"x": FAIL})
+
+    info = store.workflow("flow")
+    assert info is not None
+    assert (info.error_node, info.error_message) == ("z", "middle has no result: inner: x: it broke")
 
 
 def in_the_middle(**facts: object) -> list[NewWorkflow]:
@@ -723,6 +867,16 @@ def test_what_a_live_workflow_needs_is_neither_purged_nor_erased(store: Store) -
     play(store)
     assert carry_out(store, Order.ERASE, "flow:a") == ["flow:a"]
     assert carry_out(store, Order.PURGE, "flow:b") == ["flow:b"]
+
+
+def test_what_a_paused_workflow_needs_is_kept_also_if_all_of_its_nodes_have_ended(store: Store) -> None:
+    begin(store, graph(a="", b="a", on_error=OnError.PAUSE))
+    play(store, {"b": FAIL})
+    assert state(store) is W.PAUSED
+
+    assert carry_out(store, Order.PURGE, "flow:a", "flow:b") == carry_out(store, Order.ERASE, "flow:a") == []
+    assert change(store, WorkflowChange.RETRY)
+    assert play(store) == ["b"]
 
 
 def test_two_workers_that_finish_the_last_two_inputs_at_the_same_moment_make_one_join(open_store: OpenStore) -> None:

@@ -144,11 +144,28 @@ def test_values_are_put_into_their_places_and_nowhere_else() -> None:
 
 
 def test_the_element_of_a_map_moves_the_places_behind_it() -> None:
-    args, left = splice.put_item_in(
-        b'{"k":null,"x":null,"y":null}', [(5, (1, 0)), (14, (ITEM, 0)), (23, (2, 0))], b'"long element"'
+    args, left = splice.put_some_in(
+        b'{"k":null,"x":null,"y":null}', [(5, (1, 0)), (14, (ITEM, 0)), (23, (2, 0))], {(ITEM, 0): b'"long element"'}
     )
 
     assert splice.put_in(args, left, {(1, 0): b"1", (2, 0): b"2"}) == b'{"k":1,"x":"long element","y":2}'
+
+
+@pytest.mark.parametrize(
+    ("absent", "filled"),
+    [("", "[1,[2,3],0]"), ("1", "[[2,3],0]"), ("2", "[1,[3],0]"), ("3", "[1,[2],0]"), ("23", "[1,[],0]"),
+     ("123", "[[],0]")],
+)  # fmt: skip
+def test_elements_that_do_not_exist_are_left_out_of_their_lists(absent: str, filled: str) -> None:
+    args, left = splice.leave_out(
+        b"[null,[null,null],0]", [(1, (1, 0)), (7, (2, 0)), (12, (3, 0))], {(int(one), 0) for one in absent}
+    )
+
+    assert splice.put_in(args, left, {(one, 0): str(one).encode() for one in (1, 2, 3)}).decode() == filled
+
+
+def test_what_does_not_exist_and_is_in_no_list_is_null() -> None:
+    assert splice.leave_out(b'{"x":null,"y":["null"]}', [(5, (1, 0))], {(1, 0)}) == (b'{"x":null,"y":["null"]}', [])
 
 
 def test_references_that_are_none_are_refused() -> None:

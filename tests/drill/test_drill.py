@@ -11,10 +11,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.postgres import Cluster
 from tests.words import enqueue
 
 from everbeat.config import AppConfig, SQLiteConfig
 from everbeat.drill.ledger import Reader, Word, note
+from everbeat.drill.workers import Worker, Workers
 from everbeat.store.open import open_store
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -101,6 +103,23 @@ def test_among_real_work_only_its_own_tasks_are_run_and_removed(start: Start, tm
         assert left == ("default", "PENDING", 1)
 
 
+def test_the_same_drill_again_in_the_same_store_does_not_meet_the_tasks_of_the_first(
+    start: Start, tmp_path: Path
+) -> None:
+    """They were kept, and have ended: a second one that met them would find nothing to do, and say that all is well."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    words = ("--db", url, "--workers", "1", "--tasks", "5", "--seconds", "1", "--seed", "3", "--keep", "--json")
+    out, err = (drill := start(*words)).communicate(timeout=110)
+    assert drill.returncode == 0, out + err
+
+    out, err = (drill := start(*words)).communicate(timeout=110)
+
+    assert drill.returncode == 0, out + err
+    assert json.loads(out)["runs"] >= 5
+    with closing(open_store(AppConfig(broker=SQLiteConfig(tmp_path / "jobs.db")))) as store:
+        assert sum(count.count for count in store.counts()) == 10
+
+
 def test_a_store_that_was_not_there_is_not_there_afterwards(start: Start, tmp_path: Path) -> None:
     words = ("--db", "sqlite:///new.db", "--workers", "1", "--tasks", "5", "--seconds", "1", "--seed", "3")
 
@@ -108,6 +127,35 @@ def test_a_store_that_was_not_there_is_not_there_afterwards(start: Start, tmp_pa
 
     assert drill.returncode == 0, out + err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tmp"]
+
+
+@pytest.mark.timeout(240)
+def test_a_drill_on_a_server_that_is_killed_as_well_keeps_every_promise(start: Start, tmp_path: Path) -> None:
+    """On an empty database. Only whoever started the server can start it again: the command asks for it, and waits."""
+    asked = tmp_path / "kill-it"
+    command = f"touch {asked}; while [ -e {asked} ]; do sleep 0.05; done"
+    words = ("--workers", "2", "--tasks", "60", "--seconds", "9", "--seed", "4", "--json", "--kill-database", command)
+    server = Cluster()
+    try:
+        url = server.new_database()
+        drill = start("--db", url, *words)
+        give_up = time.monotonic() + 200
+        while drill.poll() is None and time.monotonic() < give_up:
+            if asked.exists():
+                server.stop()
+                server.start()
+                asked.unlink()
+            time.sleep(0.05)
+        out, err = drill.communicate(timeout=10)
+        left = server.sql("SELECT count(*) FROM everbeat_tasks", database=url.rpartition("/")[2])
+    finally:
+        server.remove()
+
+    said = json.loads(out)
+    assert drill.returncode == 0, f"{said['broken']}\n{err}"
+    assert (said["accepted"], said["lost"], said["stuck"], said["accepted_duplicates"]) == (60, 0, 0, 0)
+    assert said["deeds"]["times the database was killed"] >= 1
+    assert left == [(0,)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -166,3 +214,20 @@ def test_a_process_whose_run_has_ended_is_not_busy(tmp_path: Path) -> None:
     note(path, Word.END, task_id="a", attempt=1, fence=1)
 
     assert reader.open_runs() == set()
+
+
+@pytest.mark.parametrize(("was_told", "complaints"), [(True, 0), (False, 1)])
+def test_a_worker_that_ends_though_nobody_told_it_to_is_complained_about_also_if_it_ends_well(
+    tmp_path: Path, was_told: bool, complaints: int
+) -> None:
+    workers = Workers(tmp_path, "sqlite:///nothing.db", 0, "drill-x")
+    process = subprocess.Popen(["true"])
+    (tmp_path / "log").touch()
+    worker = Worker("drill-x-worker-1", process, os.pidfd_open(process.pid), tmp_path / "log")
+    worker.was_told_to_stop = was_told
+    workers.living.append(worker)
+    process.wait()
+
+    workers.tend()
+
+    assert len(workers.complaints) == complaints

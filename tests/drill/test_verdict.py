@@ -8,11 +8,13 @@ import pytest
 from tests.words import a_worker_info
 
 from everbeat import TaskStatus
+from everbeat.drill.harm import Done
 from everbeat.drill.ledger import Line, Word
 from everbeat.drill.plan import Deed, Kind, Sending
-from everbeat.drill.verdict import Done, Facts, Stored, judge, times
+from everbeat.drill.verdict import Facts, Stored, judge, times
 from everbeat.model.event import EventInfo
 from everbeat.model.task import AttemptInfo, TaskInfo
+from everbeat.model.worker import WorkerStatus
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOON_US = round(NOON.timestamp() * 1e6)
@@ -34,7 +36,7 @@ def stored(
     before = [
         AttemptInfo(
             attempt=number, outcome="WORKER_CRASHED", error_code="WORKER_CRASHED", error_message=None, worker_id="w1",
-            hostname=None, pid=None, started_at=NOON, finished_at=NOON, will_retry=True,
+            hostname=None, pid=6 + number, started_at=NOON, finished_at=NOON, will_retry=True,
         )
         for number in attempts
     ]  # fmt: skip
@@ -122,21 +124,79 @@ def test_a_run_of_which_the_store_has_no_trace_is_seen() -> None:
     assert verdict.broken == ["task-1 (again) ran under fence 1 (attempt 1), and the store has no trace of it"]
 
 
+FAILED = {"status": TaskStatus.FAILED, "error_code": "WORKER_CRASHED"}
+QUARANTINED = FAILED | {"quarantined": True}
+WORKERS = [a_worker_info("w1", pid=4711)]
+
+
+def killed(*pids: int) -> list[Done]:
+    """Processes of w1."""
+    return [
+        Done(deed=Deed.KILL_PROCESS, wall_us=NOON_US, worker_pid=4711, pids=frozenset({pid})) for pid in pids
+    ]  # fmt: skip
+
+
+def hurt(deed: Deed = Deed.KILL_WORKER) -> Done:
+    """What was done to w1."""
+    return Done(deed=deed, wall_us=NOON_US, worker_pid=4711)
+
+
 def test_what_may_be_repeated_has_to_complete_unless_its_own_process_died_too_often() -> None:
-    failed = stored(None, status=TaskStatus.FAILED, error_code="WORKER_CRASHED", attempts=(1,))
-    quarantined = replace(failed, info=replace(failed.info, quarantined=True))
+    quarantined = {"task-1": stored(None, **QUARANTINED, attempts=(1, 2, 3))}
 
-    assert not judge(facts(stored={"task-1": failed})).ok
-    assert judge(facts(stored={"task-1": quarantined})).ok
-    assert judge(facts(stored={"task-1": quarantined})).quarantined == 1
+    verdict = judge(facts(stored=quarantined, done=killed(7, 8, 9)))
+
+    assert (verdict.ok, verdict.quarantined) == (True, 1)
+    assert judge(facts(stored=quarantined, done=killed(7, 8, 99))).broken == [
+        "task-1 (again) is in quarantine, and its own process was killed 2 times"
+    ]
+    once = stored(None, **FAILED, attempts=(1,))
+    assert not judge(facts(stored={"task-1": once}, done=killed(7))).ok
 
 
-def test_what_may_run_once_may_fail() -> None:
-    failed = stored(None, status=TaskStatus.FAILED, error_code="WORKER_CRASHED", attempts=(1,))
+@pytest.mark.parametrize("done", [killed(7), [hurt()], [hurt(Deed.FREEZE_LONG)]])
+def test_what_may_run_once_may_fail_if_its_process_or_its_worker_was_hurt(done: list[Done]) -> None:
+    wrong = {"accepted": {"task-1": sent(Kind.ONCE)}, "stored": {"task-1": stored(None, **FAILED, attempts=(1,))}}
 
-    verdict = judge(facts(accepted={"task-1": sent(Kind.ONCE)}, stored={"task-1": failed}, lines=RUN[:1]))
+    verdict = judge(facts(**wrong, lines=RUN[:1], done=done, workers=WORKERS))
 
     assert (verdict.ok, verdict.failed) == (True, 1)
+    assert not judge(facts(**wrong, lines=RUN[:1], done=killed(99), workers=WORKERS)).ok
+
+
+@pytest.mark.parametrize(
+    ("kind", "found", "lines", "problem"),
+    [
+        (Kind.ONCE, stored(None, **FAILED), [], "neither its process nor its worker was hurt"),
+        (Kind.ONCE, stored(None, **FAILED, attempts=(1,)), RUN, "neither its process nor its worker was hurt"),
+        (Kind.ONCE, stored(None, **FAILED | {"error_code": "UNKNOWN_TASK"}), [], "no death explains that"),
+        (Kind.ONCE, stored(None, status=TaskStatus.CANCELLED), [], "no death explains that"),
+        (Kind.AGAIN, stored(None, **QUARANTINED, attempts=(1,)), RUN[:1], "its own process was killed 0 times"),
+        (Kind.AGAIN, stored(None, **FAILED, lost_count=10), [], "after 0 deaths"),
+    ],
+)
+def test_an_end_that_nothing_explains_breaks_a_promise(
+    kind: Kind, found: Stored, lines: list[Line], problem: str
+) -> None:
+    verdict = judge(facts(accepted={"task-1": sent(kind)}, stored={"task-1": found}, lines=lines))
+
+    assert [problem in said for said in verdict.broken] == [True]
+
+
+def test_a_drill_in_which_nothing_was_accepted_shows_nothing() -> None:
+    assert judge(facts(accepted={}, stored={}, lines=[])).broken == ["nothing was accepted, so nothing was tried"]
+
+
+def test_what_kills_its_process_may_not_go_on_doing_so() -> None:
+    lines = [said(Word.BEGIN, number, fence=number, attempt=number) for number in range(1, 51)]
+    often = stored(None, **QUARANTINED, attempts=tuple(range(1, 51)))
+    poison = {"accepted": {"task-1": sent(Kind.POISON)}}
+
+    assert judge(facts(**poison, stored={"task-1": often}, lines=lines)).broken == [
+        "task-1 (poison) kills its process and was let run 50 times"
+    ]
+    enough = stored(None, **QUARANTINED, attempts=(1, 2, 3))
+    assert judge(facts(**poison, stored={"task-1": enough}, lines=lines[:3])).ok
 
 
 def test_a_task_that_kills_its_process_has_to_be_stopped() -> None:
@@ -180,9 +240,46 @@ def test_the_death_of_a_worker_is_known_by_its_event() -> None:
         id=1, at=NOON + timedelta(seconds=0.2), name="worker.dead", task_id=None, worker_id="w1", facts={}
     )
 
-    verdict = judge(facts(done=[killed], events=[known], workers=[a_worker_info("w1", pid=4711)]))
+    verdict = judge(facts(done=[killed], events=[known], workers=WORKERS))
 
     assert verdict.time_to_detect_worker.p50 == timedelta(seconds=0.2)
+
+
+def test_a_worker_that_was_killed_has_to_be_known_to_be_dead() -> None:
+    alive = [a_worker_info("w1", pid=4711, status=WorkerStatus.ALIVE)]
+    unknown = Done(deed=Deed.KILL_WORKER, wall_us=NOON_US, worker_pid=99)
+
+    assert judge(facts(done=[hurt()], workers=alive)).broken == [
+        "worker w1 (process 4711) was killed, and nobody ever knew"
+    ]
+    everybody = Done(deed=Deed.KILL_EVERY_WORKER, wall_us=NOON_US, others=frozenset({4711}))
+    assert not judge(facts(done=[everybody], workers=alive)).ok
+    verdict = judge(facts(done=[hurt(), unknown, unknown], workers=WORKERS))
+    assert verdict.ok
+    assert verdict.not_timed == {"workers that counted as dead already": 1, "workers that had not registered yet": 2}
+
+
+def test_a_process_that_was_killed_under_a_task_has_to_be_told_of() -> None:
+    lines = [RUN[0], *AGAIN]
+    cut = {"stored": {"task-1": stored(3, attempts=(1,))}, "lines": lines, "workers": WORKERS}
+    under_it = replace(killed(7)[0], wall_us=NOON_US + 1_500_000)
+
+    assert judge(facts(**cut, done=[under_it])).broken == [
+        "process 7 was killed while it ran a task, and its worker never told of it"
+    ]
+    both = judge(facts(**cut, done=[under_it, replace(hurt(), wall_us=NOON_US + 2_000_000)]))
+    assert (both.ok, both.not_timed["processes whose worker was hurt as well"]) == (True, 1)
+    idle = judge(facts(done=killed(12)))
+    assert (idle.ok, idle.not_timed) == (True, {"processes that ran nothing": 1})
+
+
+def test_a_worker_that_nobody_touched_may_not_be_declared_dead() -> None:
+    told = EventInfo(id=1, at=NOON, name="worker.dead", task_id=None, worker_id="w1", facts={})
+
+    (problem,) = judge(facts(events=[told], workers=WORKERS)).broken
+
+    assert problem.startswith("worker w1 was declared dead, and nothing had been done to it")
+    assert judge(facts(events=[told], workers=WORKERS, done=[hurt(Deed.FREEZE_WORKER)])).ok
 
 
 def test_percentiles_are_measured_values() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from everbeat import Everbeat, TaskStatus
+from everbeat import Everbeat, TaskNotFound, TaskStatus
 from everbeat.broker import Broker, SyncBroker
 
 
@@ -97,6 +97,15 @@ def test_the_status_of_a_worker_of_ones_own_names_the_task_of_its_last_beat(app:
     broker.send_heartbeat("mine")
     (status,) = broker.get_worker_status()
     assert status.current_task_id is None
+
+
+def test_a_beat_for_a_task_that_is_not_there_is_told_so_and_writes_nothing(app: Everbeat) -> None:
+    broker = app.get_broker().sync
+
+    with pytest.raises(TaskNotFound, match="mistyped"):
+        broker.send_heartbeat("mine", "mistyped")
+
+    assert broker.get_worker_status() == []
 
 
 def test_a_worker_that_was_declared_dead_is_told_when_it_beats(app: Everbeat) -> None:

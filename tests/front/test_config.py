@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from everbeat import (
@@ -262,9 +263,12 @@ def test_a_wrong_sqlite_setting_names_the_field(wrong: dict[str, Any]) -> None:
 
 SECRET_URLS = [
     "postgresql://bob:s3cret@db:5432/jobs",
-    "postgresql://bob:s3@cr/s3cret@db/jobs",
+    "postgresql://bob:s3#s3cret?s3cret@db/jobs",
     "postgresql://bob@db/jobs?password=s3cret&sslmode=require",
     "postgres://bob:s3cret@db/jobs?sslpassword=s3cret",
+    "postgresql://bob:s3cret@db1:5432,db2:5433/jobs",
+    "postgresql://bob@db1,db2/jobs?target_session_attrs=read-write&password=s3cret",
+    "postgresql://bob@db/jobs?password=x#s3cret",
 ]
 
 
@@ -295,9 +299,83 @@ def test_a_password_is_not_shown_by_errors_either() -> None:
         assert "s3cret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "bob:s3cret/s3cret@db:5432/jobs",
+        "bob:1234/s3cret@db/jobs",
+        "bob:s3cret@s3cret@db:5432/jobs",
+        "bob:s3cret@db/s3cret@db/jobs",
+        "bob:s3cret?s3cret/s3cret@db/jobs",
+        "bob:s3cret#s3cret/s3cret@db/jobs",
+        "bob:s3cret/s3cret",
+        "bob:s3cret",
+        "bob:s3cret%s3cret@db/jobs",
+        "bob:s3cret%00@db/jobs",
+        "bob@db/jobs?password=s3cret&s3cret",
+        "bob@db/jobs?password=x&s3cret&sslmode=require",
+        "bob@db/jobs?password=s3cret=s3cret",
+        "bob@db/jobs?password=%s3cret",
+        "bob@db:port/jobs?password=x&s3cret=1",
+    ],
+)
+def test_nothing_of_a_password_that_needs_escaping_is_shown_but_how_it_is_done(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="percent-encoded") as caught:
+        broker_from_url(f"postgresql://{wrong}")
+
+    assert "postgresql://bob" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+    assert "1234" not in str(caught.value)
+
+
+def test_what_the_driver_reads_without_escapes_is_taken() -> None:
+    url = "postgresql://bob:p#a?s=s:%2Fw%40rd@db/jobs?password="
+
+    assert psycopg.conninfo.conninfo_to_dict(url)["host"] == "db"
+    assert PostgresConfig(url).database_url == url
+
+
+@pytest.mark.parametrize(
+    "hosts", ["", "db1,db2", "db1:5432,db2:5433", "db1:,db2", "[::1]:5432,[fe80::1%25eth0]", ",db2", "%2Frun%2Fpg"]
+)
+@pytest.mark.parametrize("rest", ["", "/jobs", "?connect_timeout=5", "/jobs?sslmode=require"])
+def test_a_server_has_as_many_hosts_as_the_driver_takes(hosts: str, rest: str) -> None:
+    for url in (f"postgresql://bob@{hosts}{rest}", f"postgres://{hosts}{rest}"):
+        psycopg.conninfo.conninfo_to_dict(url)
+
+        assert PostgresConfig(url).database_url == broker_from_url(url).url == url
+
+
+@pytest.mark.parametrize(
+    ("hosts", "said"),
+    [
+        ("db:port", "the port of 'db' must be a number from 1 to 65535"),
+        ("db1:5432,db2:port", "the port of 'db2' must be a number from 1 to 65535"),
+        ("db1:0,db2", "the port of 'db1' must be a number from 1 to 65535"),
+        ("db1,db2:70000", "the port of 'db2' must be a number from 1 to 65535"),
+        ("::1", "an IPv6 address is written in brackets, as [::1]"),
+        ("db1,[::1", "an IPv6 address is written in brackets, as [::1]"),
+        ("[::1]x:5432", "an IPv6 address is written in brackets, as [::1]"),
+        ("[]", "an IPv6 address is written in brackets, as [::1]"),
+    ],
+)
+def test_a_host_that_can_not_be_read_is_named_with_what_it_should_be(hosts: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        PostgresConfig(f"postgresql://bob:s3cret@{hosts}/jobs")
+
+    assert said in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
 def test_a_schema_is_a_plain_identifier() -> None:
     with pytest.raises(ConfigError, match="schema"):
         PostgresConfig("postgresql://db/jobs", schema='x"; drop table y')
+
+
+@pytest.mark.parametrize("schema", ["pg_temp", "pg_catalog", "pg_jobs"])
+def test_a_schema_is_none_of_the_servers_own(schema: str) -> None:
+    with pytest.raises(ConfigError, match="must not begin with pg_"):
+        PostgresConfig("postgresql://db/jobs", schema=schema)
 
 
 # -- the whole --------------------------------------------------------------------------------------------------------

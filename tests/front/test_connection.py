@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,7 @@ def test_another_database_is_refused(app: Everbeat, add: Any, path: Path, tmp_pa
     with closing(Everbeat(f"sqlite:///{tmp_path}/other.db")) as other:
         other.open()
 
-    for file in (":memory:", tmp_path / "empty.db", tmp_path / "other.db", copy):
+    for file in (copy, tmp_path / "other.db", tmp_path / "empty.db", ":memory:"):
         with closing(sqlite3.connect(file)) as connection, pytest.raises(ValueError, match="its own store"):
             add.options(connection=connection).enqueue(1)
 
@@ -201,6 +202,19 @@ def test_it_can_be_awaited_in_the_thread_of_the_connection(
     connection.commit()
 
     assert len(app.store.tasks(TaskFilter())) == 3
+
+
+def test_a_connection_that_is_closed_or_of_another_thread_is_told_so(add: Any, path: Path) -> None:
+    closed = sqlite3.connect(path)
+    closed.close()
+    with pytest.raises(ValueError, match=r"closed database\. Nothing was sent"):
+        add.options(connection=closed).enqueue(1)
+
+    with ThreadPoolExecutor(1) as pool:
+        elsewhere = pool.submit(sqlite3.connect, path).result()
+        with pytest.raises(ValueError, match=r"created in a thread.*Nothing was sent"):
+            add.options(connection=elsewhere).enqueue(1)
+        pool.submit(elsewhere.close).result()
 
 
 def test_only_a_connection_is_one(add: Any) -> None:

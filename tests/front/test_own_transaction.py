@@ -1,6 +1,8 @@
 """Sending inside a transaction of one's own on PostgreSQL: psycopg, SQLAlchemy and Django, each the real library."""
 
 import asyncio
+import gc
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -291,13 +293,42 @@ def test_the_connection_is_left_as_it_was(add: Any, url: str) -> None:
         assert connection.execute("SELECT 1 AS one").fetchone() == {"one": 1}
 
 
-def test_an_async_connection_is_refused_with_its_kind(add: Any, url: str) -> None:
+def test_an_async_connection_is_refused_with_what_to_use(add: Any, url: str) -> None:
     async def send() -> None:
         async with await psycopg.AsyncConnection.connect(url) as connection:
             add.options(connection=connection).enqueue(1)
 
-    with pytest.raises(ValueError, match="AsyncConnection"):
+    with pytest.raises(ValueError, match=r"psycopg\.AsyncConnection is asynchronous.*asyncio\.to_thread"):
         asyncio.run(send())
+
+
+class AsyncSession:
+    """In the shape of SQLAlchemy's, which needs greenlet to be imported at all."""
+
+    async def connection(self) -> None: ...
+
+    async def execute(self, statement: object) -> None: ...
+
+
+def test_an_async_session_is_refused_and_nothing_is_left_unawaited(add: Any) -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with pytest.raises(ValueError, match=r"AsyncSession is asynchronous.*sqlalchemy\.orm\.Session"):
+            add.options(connection=AsyncSession()).enqueue(1)
+        gc.collect()
+
+    assert not [one for one in said if "never awaited" in str(one.message)]
+
+
+def test_a_transaction_that_may_not_write_is_told_so_and_can_go_on(app: Everbeat, add: Any, own: Own) -> None:
+    own.execute("SET TRANSACTION READ ONLY")
+
+    with pytest.raises(StoreUnavailable, match=r"read-only transaction.*not added.*SET TRANSACTION READ WRITE"):
+        add.options(connection=own.connection).enqueue(1)
+
+    own.execute("SELECT count(*) FROM orders")
+    own.commit()
+    assert ids(app) == []
 
 
 # -- the same libraries on a file -------------------------------------------------------------------------------------

@@ -606,3 +606,33 @@ def test_a_small_call_costs_less_than_ten_microseconds() -> None:
     seconds = min(timeit.repeat(lambda: payload.encode_args((1, 2), {}), number=1000, repeat=5))
 
     assert seconds / 1000 < 10e-6
+
+
+@dataclass
+class Tagged:
+    tags: frozenset[str]
+
+
+def test_sets_are_stored_in_one_order_and_dicts_in_their_own() -> None:
+    """Whatever the hashes of texts are in this process: the same call again has the same bytes."""
+
+    def call(tags: set[str], more: dict[str, set[str]], one: Tagged, plain: dict[str, int]) -> None: ...
+
+    words = [f"word-{number}" for number in range(30)]
+    one = (set(words), {"z": set(words), "a": {"b"}}, Tagged(frozenset(words)), {"z": 1, "a": 2})
+    raw = Payload(call).encode_args(one, {})
+
+    stored = msgspec.json.decode(raw)
+    assert stored["tags"] == stored["more"]["z"] == stored["one"]["tags"] == sorted(words)
+    assert (list(stored["more"]), list(stored["plain"])) == (["z", "a"], ["z", "a"])
+    assert Payload(call).decode_args(raw) == (one, {})
+
+
+def test_sets_beside_results_of_nodes_are_stored_in_one_order_too() -> None:
+    def call(tags: set[str], rows: list[Any]) -> None: ...
+
+    words = {f"word-{number}" for number in range(30)}
+    raw, _ = Payload(call).encode_with_holes((words, [msgspec.UNSET, words]), {}, type(msgspec.UNSET))
+
+    stored = msgspec.json.decode(raw)
+    assert stored == {"tags": sorted(words), "rows": [None, sorted(words)]}

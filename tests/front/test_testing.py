@@ -506,3 +506,21 @@ def test_the_plugin_is_declared() -> None:
 
     assert project["project"]["entry-points"]["pytest11"] == {"everbeat_pytest": "everbeat_pytest"}
     assert "src/everbeat_pytest.py" in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_generator_exit_out_of_a_task_is_a_failure_as_under_a_worker(shop: Shop, is_async: bool) -> None:
+    def leaves() -> None:
+        raise GeneratorExit
+
+    async def aleaves() -> None:
+        raise GeneratorExit
+
+    task: Any = shop.app.task(name="leaves")(aleaves if is_async else leaves)
+    with shop.app.testing() as t:
+        task.enqueue()
+
+        assert t.run_pending() == 1
+
+        (info,) = t.tasks()
+        assert (info.status, info.error_code) == (TaskStatus.FAILED, "UNHANDLED_EXCEPTION")

@@ -15,6 +15,7 @@ from everbeat import (
     NodeStatus,
     OnError,
     ResultTimeout,
+    RetryPolicy,
     SQLiteConfig,
     TaskCancelled,
     TaskFailed,
@@ -26,6 +27,7 @@ from everbeat import (
     WorkflowStatus,
 )
 from everbeat.inprocess import Testing
+from everbeat.report.graph import Drawn, as_mermaid
 
 
 @pytest.fixture
@@ -107,6 +109,30 @@ def test_a_failure_names_the_node_that_caused_it(app: Everbeat, t: Testing) -> N
     assert (caught.value.node, caught.value.exception_type) == ("culprit", "builtins.ValueError")
     assert "no luck" in (caught.value.traceback or "")
     assert [(node.name, node.status) for node in run.nodes()] == [("culprit", "FAILED"), ("add", "SKIPPED")]
+
+
+def test_a_success_that_was_skipped_says_so_and_names_no_failure_of_others(app: Everbeat, t: Testing) -> None:
+    flow = Workflow("picky")
+    flow.add(task(app, "boom"))
+    first = flow.add(task(app, "number"), 1)
+    flow.success = [flow.add(task(app, "number"), 3, when=first.result_is(99)).named("wanted")]
+    run = flow.start(app)
+
+    with pytest.raises(WorkflowFailed, match="was skipped: its condition does not hold") as caught:
+        run.result()
+    assert (caught.value.node, caught.value.error_code) == ("wanted", "CONDITION_NOT_MET")
+
+
+def test_a_nested_workflow_without_a_result_is_a_failure_for_who_asks_for_it(app: Everbeat, t: Testing) -> None:
+    inner = Workflow("inner", on_error=OnError.CONTINUE)
+    inner.add(task(app, "boom"))
+    outer = Workflow("outer")
+    outer.add(inner).named("inside")
+    run = outer.start(app)
+
+    with pytest.raises(WorkflowFailed, match=r"at node inside with RESULT_NOT_AVAILABLE.*boom: no luck"):
+        run.result()
+    assert (run.status(), run.results()["inside"].error_code) == ("COMPLETED", "RESULT_NOT_AVAILABLE")
 
 
 def test_a_failure_of_a_sensitive_task_is_told_to_its_sender_only(app: Everbeat, t: Testing) -> None:
@@ -194,6 +220,34 @@ def test_a_partial_join_that_needs_all_of_its_inputs_has_failed_without_one(
     assert (caught.value.node, caught.value.error_code) == ("joined", "JOIN_NOT_MET")
 
 
+@pytest.mark.parametrize("slow", [0, 1, 2])
+def test_a_quorum_adds_up_the_results_that_are_there(app: Everbeat, t: Testing, slow: int) -> None:
+    flow = Workflow("quorum")
+    number = task(app, "number")
+    parts = [flow.add(number.options(delay=60) if at == slow else number, 10**at) for at in range(3)]
+    flow.add(task(app, "add"), *parts, join="quorum", min_success=2)
+    flow.add(task(app, "total"), parts, join="any")
+    run = flow.start(app)
+    t.run_pending()
+
+    assert run.results()["add"] == 111 - 10**slow
+
+
+def test_a_result_that_might_be_missing_is_taken_in_a_list_or_not_at_all(app: Everbeat) -> None:
+    flow = Workflow("any")
+    one, two = flow.add(task(app, "number"), 1), flow.add(task(app, "number"), 2).named("two")
+    flow.add(task(app, "number"), two, after=one, join="any").named("alone")
+    flow.add(task(app, "total"), [one], {"two": two}, join="any").named("member")
+    flow.add(task(app, "number"), two, after=one, join="any", allow_failed=True)
+    inner = Workflow("inner")
+    inner.add(task(app, "number"), two)
+    flow.add(inner, after=one, join="any")
+
+    said = "with join='any' it may start without the result of two"
+    found = [problem.partition(":")[0] for problem in flow.problems(app) if said in problem]
+    assert (found, len(flow.problems(app))) == (["node alone", "node member", "node inner"], 3)
+
+
 def test_an_id_makes_the_start_idempotent(app: Everbeat, t: Testing) -> None:
     def build(value: int) -> Workflow:
         flow = Workflow("once")
@@ -207,6 +261,24 @@ def test_an_id_makes_the_start_idempotent(app: Everbeat, t: Testing) -> None:
         build(2).start(app, id="run-1")
     assert t.run_pending() == 2
     assert app.workflow_handle("run-1").result(timeout=0) == 1
+
+
+def test_a_workflow_is_the_same_by_its_graph_and_arguments_however_its_tasks_are_sent(tmp_path: Path) -> None:
+    """As after a deploy that changed a policy, or a queue."""
+
+    def start(policy: RetryPolicy, **options: Any) -> bool:
+        app = Everbeat(AppConfig(broker=SQLiteConfig(tmp_path / "jobs.db")))
+
+        @app.task(name="shop.number", retry=policy)
+        def number(value: int) -> int:
+            return value
+
+        flow = Workflow("once")
+        flow.add(number.options(**options) if options else number, flow.add(number, 1))
+        return flow.start(app, id="run-1").created
+
+    assert start(RetryPolicy())
+    assert not start(RetryPolicy(max_attempts=7), queue="night", priority=3, delay=60)
 
 
 def test_orders_act_and_say_whether_they_fit(app: Everbeat, t: Testing) -> None:
@@ -315,6 +387,15 @@ def test_all_problems_are_told_at_once_and_nothing_is_stored(app: Everbeat, t: T
     assert (app.store.workflows(), t.tasks()) == ([], [])
 
 
+def test_a_map_runs_over_a_node_of_its_own_workflow(app: Everbeat) -> None:
+    outer, inner = Workflow("outer"), Workflow("inner")
+    inner.map(task(app, "number"), over=outer.add(task(app, "number"), 1))
+    outer.add(inner)
+
+    said = "it runs over number of the workflow outer; over= takes a node of its own workflow"
+    assert outer.problems(app) == [f"node inner: in outer -> inner: node number: {said}"]
+
+
 def test_a_single_node_may_stand_for_a_list_of_one(app: Everbeat) -> None:
     flow = Workflow("ordered")
     first = flow.add(task(app, "number"), 1)
@@ -360,3 +441,47 @@ def test_the_graph_is_drawn_as_text_and_as_mermaid(app: Everbeat) -> None:
     assert drawn.startswith('flowchart TD\n  n0["a &quot;quoted&quot; &lt;b&gt;"]\n')
     assert "  n1 --> n2" in drawn
     assert 'n2[["add"]]' in drawn
+
+
+def test_a_name_can_not_be_taken_for_a_mark_of_a_graph(app: Everbeat) -> None:
+    flow = Workflow("names")
+    flow.add(task(app, "number"), 1).named("load  %% FAILED")
+
+    assert flow.mermaid() == 'flowchart TD\n  n0["load  %% FAILED"]'
+    drawn = [Drawn(name="load  %% v2", kind="task", status="RUNNING", after=[])]
+    assert as_mermaid(drawn).splitlines()[1:] == [
+        '  n0["load  %% v2<br/>RUNNING"]', "  classDef RUNNING fill:#d0e4f9,stroke:#2050a0", "  class n0 RUNNING",
+    ]  # fmt: skip
+
+
+def test_a_workflow_that_contains_itself_can_be_drawn(app: Everbeat) -> None:
+    flow = Workflow("round")
+    flow.add(flow)
+
+    assert flow.text().splitlines() == ["round", "  round (workflow)  contains itself"]
+    assert flow.mermaid() == 'flowchart TD\n  n0(["round"])'
+    assert flow.problems(app) == ["node round: it contains itself: round -> round"]
+
+
+def test_every_wrong_argument_of_a_call_is_told(app: Everbeat) -> None:
+    flow = Workflow("wrong")
+    first = flow.add(task(app, "number"), 1)
+    flow.add(task(app, "total"), ["a"], {"x": "y"}).named("plain")
+    flow.add(task(app, "total"), [first, object()], {"x": "y"}).named("beside")
+
+    found = flow.problems(app)
+    for name in ("plain", "beside"):
+        mine = [problem for problem in found if problem.startswith(f"node {name}: ")]
+        assert [argument for argument in ("rows", "extra") for problem in mine if f"'{argument}" in problem] == [
+            "rows", "extra",
+        ]  # fmt: skip
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize("value", [float("nan"), [1, {"x": float("inf")}]])
+def test_a_condition_on_a_number_that_json_does_not_have_is_refused(app: Everbeat, value: Any) -> None:
+    flow = Workflow("nan")
+    flow.add(task(app, "number"), 1, when=flow.add(task(app, "number"), 1).result_is(value))
+
+    (problem,) = flow.problems(app)
+    assert "its condition has a value that is not JSON" in problem

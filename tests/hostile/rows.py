@@ -2,7 +2,7 @@
 
 The tables and columns are read from the store itself, so a new one is tried as well. What the database itself refuses
 (NULL where there must be something, on PostgreSQL any value of another type) can not be there; its CHECKs are taken
-away, because whoever writes by hand can do that, too.
+away, and that a fence is not NULL, because whoever writes by hand can do that, too.
 """
 
 import re
@@ -88,6 +88,8 @@ class Hand(Protocol):
 class Pen(Protocol):
     def rows(self, sql: str) -> list[tuple[Any, ...]]: ...
 
+    def write(self, sql: str) -> None: ...
+
     def put(self, table: str, row: dict[str, object], as_text: str | None = None) -> bool:
         """Whether the database took it."""
 
@@ -96,6 +98,11 @@ class Pen(Protocol):
 
 
 # -- SQLite -----------------------------------------------------------------------------------------------------------
+
+
+NULL_FENCES = """
+UPDATE sqlite_schema SET sql = replace(sql, 'fence          INTEGER NOT NULL', 'fence INTEGER')
+ WHERE name = 'everbeat_tasks'"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +130,9 @@ class SQLiteHand:
         with self._connection() as connection:
             connection.execute("PRAGMA synchronous=OFF")
             connection.execute("PRAGMA ignore_check_constraints=1")
+            connection.execute("PRAGMA writable_schema=1")
+            connection.execute(NULL_FENCES)
+            connection.execute("PRAGMA writable_schema=RESET")
             connection.execute("BEGIN IMMEDIATE")
             yield SQLitePen(connection)
             connection.execute("COMMIT")
@@ -146,6 +156,9 @@ class SQLitePen:
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         return self.connection.execute(sql).fetchall()
+
+    def write(self, sql: str) -> None:
+        self.connection.execute(sql)
 
     def put(self, table: str, row: dict[str, object], as_text: str | None = None) -> bool:
         places = ", ".join("CAST(? AS TEXT)" if name == as_text else "?" for name in row)
@@ -201,6 +214,7 @@ class PostgresHand:
             connection.execute("SET synchronous_commit = off")
             for (without,) in connection.execute(CHECKS).fetchall():
                 connection.execute(without)
+            connection.execute("ALTER TABLE everbeat_tasks ALTER COLUMN fence DROP NOT NULL")
             yield PostgresPen(connection)
 
 
@@ -210,6 +224,9 @@ class PostgresPen:
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         return self.connection.execute(sql.encode()).fetchall()
+
+    def write(self, sql: str) -> None:
+        self.connection.execute(sql.encode())
 
     def put(self, table: str, row: dict[str, object], as_text: str | None = None) -> bool:
         places = ", ".join(["%s"] * len(row))
@@ -260,7 +277,7 @@ def furnish(hand: Hand) -> None:
     with closing(open_store(config)) as store:
         _fill(store)
     with Everbeat(config) as app:
-        _start_workflow(app)
+        start_workflow(app, "flow")
     with hand.writing() as pen:
         for table, columns in hand.tables().items():
             if pen.rows(f"SELECT count(*) FROM {table}") == [(0,)]:
@@ -299,11 +316,11 @@ def _fill(store: Store) -> None:
     store.note_degraded("a task could not be recovered")
 
 
-def _start_workflow(app: Everbeat) -> None:
+def start_workflow(app: Everbeat, flow_id: str) -> None:
     @app.task(name="add")
     def add(a: int, b: int) -> int:
         return a + b
 
     flow = Workflow("sum")
     flow.add(add, flow.add(add, 1, 2), 3)
-    flow.start(app, id="flow")
+    flow.start(app, id=flow_id)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import PLACE
-from tests.hostile import rows
+from tests.hostile import commands, rows
 from tests.hostile.rows import Hand, PostgresHand, SQLiteHand
 from tests.postgres import EmptyDatabase
 
@@ -27,14 +27,6 @@ from everbeat.config import AppConfig
 
 ROOT = Path(__file__).parents[2]
 TABLES = rows.tables_of_the_schema()
-COMMANDS = [
-    ["task", "list", "--json"], ["task", "list", "--limit", "1000"], ["task", "show", "late"],
-    ["task", "show", "failed", "--json"], ["worker", "list", "--show-heartbeat"], ["worker", "list", "--json"],
-    ["queue", "status"], ["queue", "recovery-status"], ["queue", "recovery-report", "--json"],
-    ["quarantine", "list"], ["events"], ["events", "--json"], ["metrics"],
-    ["task", "cancel", "pending"], ["task", "retry", "failed"], ["task", "accept", "late"],
-    ["queue", "pause", "mail"], ["queue", "recover"],
-]  # fmt: skip
 SOUND = 20
 
 
@@ -75,10 +67,16 @@ def test_every_table_is_tried_in_every_column(hand: Hand) -> None:
         assert taken >= 2 * len(free), f"{table} took {taken} rows"
 
 
+def test_a_fence_may_be_null(hand: Hand) -> None:
+    rows.spread(hand, ["everbeat_tasks"])
+
+    assert hand.ask("SELECT count(*) > 0 FROM everbeat_tasks WHERE fence IS NULL") == [(True,)]
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_no_command_fails_without_a_clear_word(hand: Hand, table: str, capsys: pytest.CaptureFixture[str]) -> None:
     rows.spread(hand, [table])
-    for words in COMMANDS:
+    for words in commands.calls():
         code = main([*words, "--db", hand.url])
 
         said = capsys.readouterr()
@@ -86,6 +84,38 @@ def test_no_command_fails_without_a_clear_word(hand: Hand, table: str, capsys: p
         assert "Traceback" not in said.err
         if "--json" in words and code == 0:
             assert json.loads(said.out) is not None
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "key"),
+    [
+        ("everbeat_workflows", "status", "id"),
+        ("everbeat_workflows", "on_error", "id"),
+        ("everbeat_workflow_tasks", "status", "workflow_id"),
+        ("everbeat_workflow_tasks", "kind", "workflow_id"),
+    ],
+)
+def test_a_workflow_that_makes_no_sense_is_told_of_and_stops_nobody_else(
+    hand: Hand, table: str, column: str, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Everbeat(AppConfig(broker=hand.broker)) as app:
+        rows.start_workflow(app, "sound")
+    with hand.writing() as pen:
+        pen.write(f"UPDATE {table} SET {column} = 'nonsense' WHERE {key} = 'flow'")
+
+    for words in commands.calls():
+        if words[0] == "workflow":
+            code = main([*words, "--db", hand.url])
+            said = capsys.readouterr()
+            assert code in (0, 1), f"{words} ended with {code}: {said.err}"
+            assert "Traceback" not in said.err
+    assert main(["workflow", "list", "--json", "--db", hand.url]) == 0
+    assert "sound" in {one["id"] for one in json.loads(capsys.readouterr().out)}
+
+
+def test_only_commands_that_are_there_are_left_out() -> None:
+    assert commands.LEAVES.keys() > commands.ALONE
+    assert commands.OF.keys() < commands.LEAVES.keys()
 
 
 @pytest.mark.parametrize("among", [["everbeat_tasks"], [table for table in TABLES if table != "everbeat_tasks"]],

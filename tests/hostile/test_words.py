@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.hostile import commands
 
 from everbeat import AppConfig, ConfigError, Everbeat, EverbeatError, SQLiteConfig
 from everbeat.cli.main import main
@@ -26,17 +27,9 @@ BOUNDED = settings(
 REFUSALS = (EverbeatError, TypeError, ValueError)
 ANY_TEXT = st.text(alphabet=st.characters(exclude_categories=()), max_size=40)  # with lone surrogates
 TYPED = st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
-COMMANDS = [
-    ["task", "list"], ["task", "show"], ["task", "history"], ["task", "enqueue"], ["task", "retry"], ["task", "cancel"],
-    ["task", "purge"], ["task", "requeue"], ["task", "fail"], ["task", "accept"], ["task", "erase"],
-    ["queue", "status"], ["queue", "pause"], ["queue", "resume"], ["queue", "recovery-status"],
-    ["queue", "recovery-report"],
-    ["events"],
-    ["metrics"], ["quarantine", "list"], ["quarantine", "release"], ["quarantine", "discard"], ["worker", "list"],
-    ["worker", "health"], ["db", "migrate"], ["nonsense"], [],
-]  # fmt: skip
-OPTIONS = ["--json", "--status", "--name", "--queue", "--error-code", "--since", "--older-than", "--limit", "--yes",
-           "--dry-run", "--args", "--force", "--last", "--check", "--sql", "--task", "--", "-", "--help"]  # fmt: skip
+ENDLESS = {"--follow", "--watch"}
+COMMANDS = [*(list(path) for path in commands.LEAVES if path not in commands.ALONE), ["nonsense"], []]
+OPTIONS = [*(flag for flag in commands.OPTIONS if flag not in ENDLESS | {"--db", "--app"}), "--", "-", "--help"]
 WORDS = st.one_of(
     st.sampled_from(OPTIONS),
     st.sampled_from(

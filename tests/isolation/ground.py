@@ -46,6 +46,9 @@ SELECT exclusive_key,
  GROUP BY exclusive_key"""
 STATES = "SELECT id, status, fence, worker_id, result FROM everbeat_tasks"
 NOT_ENDED = "SELECT id, status, waiting_for FROM everbeat_tasks WHERE finished_at IS NULL"
+ASTRAY = """
+SELECT id FROM everbeat_tasks
+ WHERE finished_at IS NULL AND workflow_id IS NOT NULL AND workflow_id NOT IN (SELECT id FROM everbeat_workflows)"""
 LIVE_FLOWS = "SELECT id, status, nodes_left FROM everbeat_workflows WHERE finished_at IS NULL OR nodes_left > 0"
 
 
@@ -155,6 +158,8 @@ class Ground:
         mended, stuck, _ = self.main.mend_workflows()
         if mended or stuck:
             yield f"workflows were torn: {mended} {stuck}"
+        for (task_id,) in self.ask(ASTRAY):
+            yield f"the workflow of {task_id} is gone"
         self._play_to_the_end()
         for row in [*self.ask(NOT_ENDED), *self.ask(LIVE_FLOWS)]:
             yield f"stuck: {row}"

@@ -25,6 +25,7 @@ from tests.words import (
 from everbeat.model.flow import WorkflowChange
 from everbeat.model.order import Order
 from everbeat.model.recovery import Cause, Orphan, Verdict
+from everbeat.model.retention import Cut, Kept
 from everbeat.model.state import Change
 from everbeat.model.task import Claim
 from everbeat.model.worker import QueueSetting
@@ -647,6 +648,19 @@ def a_workflow_is_retried_while_a_node_ends(ground: Ground) -> dict[str, Deed]:
     return {
         "b": lambda: ground.flush(ground.one, "w1", ends=[(b, completed())], places=1),
         "retry": lambda: ground.two.change_workflow(WorkflowChange.RETRY, "flow", actor="me"),
+    }
+
+
+@scene
+def a_workflow_is_retried_while_old_ones_are_deleted(ground: Ground) -> dict[str, Deed]:
+    workers(ground, "w1")
+    begin(ground.main, graph(a="", b="a"))
+    ground.flush(ground.main, "w1", ends=[(claim, failed()) for claim in ground.claim("w1")])
+    ground.clock.advance(3600)
+    old = Cut(kept=Kept.WORKFLOWS, older_than_us=60 * SECOND)
+    return {
+        "retry": lambda: ground.one.change_workflow(WorkflowChange.RETRY, "flow", actor="me"),
+        "retention": lambda: ground.two.retain(old, worker_id="w1", lease_us=60 * SECOND),
     }
 
 

@@ -290,7 +290,11 @@ def any_connection_is_taken() -> None:
     put(borrowed, "_require_same_store", lambda connection, database, store_id: None)
 
 
-@mutation("36", test=IN_CONNECTION + "test_waiting_for_a_result_inside_the_transaction_is_refused")
+@mutation(
+    "36",
+    test=IN_CONNECTION + "test_waiting_for_a_result_inside_the_transaction_is_refused",
+    words="it was never stored there",
+)
 def waiting_inside_the_transaction() -> None:
     """Who waits for a task that is not yet committed is let wait."""
     put(borrowed, "_is_open", lambda connection: False)
@@ -389,7 +393,7 @@ def side_directories_are_open() -> None:
     put(side, "GROUP", 0)
 
 
-@mutation("41", test=IN_SENDING + "test_a_name_is_never_read_as_sql")
+@mutation("41", test=IN_SENDING + "test_a_name_is_never_read_as_sql", words='near "clock": syntax error')
 def names_are_put_into_statements() -> None:
     """The name of a queue is written into a statement."""
     leap = kinds.leap

@@ -10,9 +10,11 @@ from tests.mutation.weakening import everywhere, mutation, put, reword
 from everbeat.decide import lease as lease_times
 from everbeat.decide import recover as deciding
 from everbeat.decide import suspect
+from everbeat.decide.recover import LOSSES
 from everbeat.decide.room import Room
 from everbeat.decide.stop import instead_of_another_run
-from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy, Verdict
+from everbeat.errors import StoreUnavailable
+from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy, RecoveryReport, Verdict
 from everbeat.model.retention import Kept
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim
@@ -35,11 +37,13 @@ from everbeat.store.verbs import (
     living,
     owning,
     queueing,
+    recovering,
     retaining,
     sending,
     settling,
     turns,
 )
+from everbeat.store.verbs.records import Records
 
 IN_APART = "tests/run/test_apart.py::"
 IN_TURNS = "tests/run/test_dispatcher.py::"
@@ -77,7 +81,7 @@ def settled_without_the_fence() -> None:
     reword(settling, "COMPLETE", "seq = ? AND fence = ? AND worker_id = ?", "seq = ? AND 0 < ? AND '' < ?")
 
 
-@mutation("1", seed=158)
+@mutation("1", seed=266)
 def recovered_without_the_fence() -> None:
     """A verdict is written though its task has moved since it was read."""
     end = settling.end
@@ -125,20 +129,20 @@ def _deaf(tick: Callable[[Heartbeat], float]) -> Callable[[Heartbeat], float]:
     return deaf
 
 
-@mutation("3", seed=17)
+@mutation("3", seed=51)
 def a_role_is_kept_for_ever() -> None:
     """Nobody takes the role of the reaper from one that stands still or is gone."""
     reword(living, "TAKE_ROLE", "OR everbeat_roles.until_mono < :mono", "")
     put(living, "FREE_ROLES", "DELETE FROM everbeat_roles WHERE worker_id = '' || ? AND 1 = 0")
 
 
-@mutation("4", seed=8)
+@mutation("4", seed=31)
 def what_never_began_is_billed() -> None:
     """A run that did not begin uses an attempt."""
     _do_not_count("free")
 
 
-@mutation("4", seed=1)
+@mutation("4", seed=50)
 def what_no_process_has_seen_is_billed() -> None:
     """A start that was taken back from the queue of a process uses an attempt."""
     _do_not_count("unseen")
@@ -164,12 +168,51 @@ def crashes_billed_as_losses() -> None:
     _rebill(Cause.CRASHED, crashes=0, losses=1)
 
 
+@mutation("4", seed=5)
+def what_died_with_its_worker_is_not_billed() -> None:
+    """A run that was lost with its worker uses no attempt."""
+    _rebill(Cause.LOST, billed=False)
+
+
+@mutation("4", seed=1)
+def what_killed_its_process_is_not_billed() -> None:
+    """A run that killed its process uses no attempt."""
+    _rebill(Cause.CRASHED, billed=False)
+
+
+@mutation("5", seed=2)
+def losses_not_counted() -> None:
+    """Nobody counts how often a task was lost with its worker."""
+    _rebill(Cause.LOST, losses=0)
+
+
+@mutation("5", test=IN_RECOVER + "test_a_payload_that_kills_its_process_before_it_begins_is_stopped_by_its_own_count")
+def dispatches_not_counted() -> None:
+    """Nobody counts how often the process of a task died before its code began."""
+    _rebill(Cause.DISPATCH_DIED, dispatches=0)
+
+
+@mutation(
+    "5", test=IN_RECOVER + "test_a_task_that_loses_its_lease_again_and_again_is_failed_in_the_end_and_never_billed"
+)
+def losses_without_a_limit() -> None:
+    """A task is run again however many workers were lost with it."""
+    limit = deciding._limit_reached
+    put(deciding, "_limit_reached", lambda orphan, *more: None if orphan.cause in LOSSES else limit(orphan, *more))
+
+
+@mutation("5", test=IN_RECOVER + "test_a_suspect_runs_alone_from_then_on")
+def what_was_lost_twice_is_not_run_alone() -> None:
+    """A task that two workers were lost with runs beside others."""
+    _rebill(Cause.LOST, solo=False)
+
+
 def _rebill(cause: Cause, **counts: int) -> None:
     decide = deciding.recovery_for
 
     def recovery_for(orphan: Orphan, recovery: RecoveryPolicy, *, jitter: float) -> Verdict:
         verdict = decide(orphan, recovery, jitter=jitter)
-        return replace(verdict, **counts) if orphan.cause is cause else verdict
+        return verdict._replace(**counts) if orphan.cause is cause else verdict
 
     everywhere(decide, recovery_for)
 
@@ -180,7 +223,7 @@ def crashes_without_a_limit() -> None:
     put(deciding, "_limit_reached", lambda orphan, policy, recovery: None)
 
 
-@mutation("7", seed=1)
+@mutation("7", seed=50)
 def strangers_never_returned() -> None:
     """After a lost answer nobody asks what was claimed, nor does a beat return what its worker does not hold."""
     put(Books, "give_back_unknown", lambda self, owned: setattr(self, "are_in_doubt", False))
@@ -207,7 +250,7 @@ def starts_not_read_back() -> None:
     put(claiming, "start", start)
 
 
-@mutation("7", seed=1)
+@mutation("7", seed=44)
 def outcomes_not_read_back() -> None:
     """An outcome that is sent again after a lost answer counts as too late."""
     put(settling, "WRITTEN", "SELECT 1 FROM everbeat_history WHERE 1 = 0 AND '' IN (?, ?, ?, ?)")
@@ -230,7 +273,22 @@ def refusals_not_read_back() -> None:
     )
 
 
-@mutation("7", test=IN_SENDING + "test_the_same_id_and_arguments_again_is_the_same_task")
+@mutation("7", test=IN_REAPER + "test_a_recovery_that_could_not_be_written_is_tried_again_at_the_next_look")
+def a_recovery_in_doubt_is_not_made_again() -> None:
+    """After a lost answer nobody looks again for what is to be recovered, until something else changes."""
+    look = reaper.Reaper._look
+
+    def once(self: reaper.Reaper) -> None:
+        try:
+            look(self)
+        except StoreUnavailable:
+            self._version = self._store.data_version()
+            raise
+
+    put(reaper.Reaper, "_look", once)
+
+
+@mutation("7", seed=76)
 def sending_again_is_a_conflict() -> None:
     """A task that is sent again after a lost answer is another one."""
     reword(sending, "STORED", "SELECT id, name, args", "SELECT id, name, 'other'")
@@ -262,6 +320,33 @@ def health_of_the_store_ignored() -> None:
     """Silence counts though nobody could have beaten."""
     everywhere(living.healthy_for_us, None)
     put(living, "healthy_for_us", lambda tx: living.FOREVER_US)
+
+
+@mutation("14", test=IN_REAPER + "test_workers_that_live_shortly_judge_too")
+def health_kept_in_the_judge() -> None:
+    """Each judge counts for itself, from its own first look, for how long others could have beaten."""
+    judge = reaper.Reaper._judge
+
+    def by_memory(self: reaper.Reaper) -> Any:
+        store, began = self._store, vars(self).setdefault("_first_judged_at", self._clock.mono_us())
+        self._store = _Remembering(store, self._clock.mono_us() - began)
+        try:
+            return judge(self)
+        finally:
+            self._store = store
+
+    put(reaper.Reaper, "_judge", by_memory)
+
+
+class _Remembering:
+    """A store, but for how long it has been healthy."""
+
+    def __init__(self, store: Any, healthy_for_us: int) -> None:
+        self._store = store
+        self.healthy_for_us = lambda: healthy_for_us
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
 
 @mutation("14", test=IN_REAPER + "test_a_judge_that_was_held_up_does_not_judge")
@@ -327,13 +412,13 @@ def begin_marks_not_written() -> None:
     put(cases.Cases, "_never_began", lambda self, claim, owner: True)
 
 
-@mutation("20", seed=12)
+@mutation("20", seed=69)
 def begin_marks_not_read() -> None:
     """What had not begun when everything died is taken for begun."""
     put(cases.Cases, "_never_began", lambda self, claim, owner: claim.status is TaskStatus.CLAIMED)
 
 
-@mutation("21", seed=25)
+@mutation("21", seed=11)
 def death_wins_over_an_outcome() -> None:
     """What a process said before it died is not heard."""
     bury = Hearing._bury
@@ -353,7 +438,7 @@ def a_cancel_ignored_by_recovery() -> None:
 # -- exclusive keys, caps, claims -------------------------------------------------------------------------------------
 
 
-@mutation("24", seed=3)
+@mutation("24", seed=640)
 def the_lease_counted_too_long() -> None:
     """Tasks with a key are stopped after others may have them."""
     put(lease_times.Lease, "stop_us", property(lambda self: self.lease_us * 2))
@@ -391,6 +476,7 @@ def the_turn_not_handed_over() -> None:
 def limits_not_kept() -> None:
     """The limit of a queue is not compared with what runs."""
     put(queueing.Places, "are_left", lambda self, queue: True)
+    put(queueing.Places, "take", lambda self, queue: None)
 
 
 @mutation("26", test=IN_SENDING + "test_claims_go_by_priority_then_by_age_over_all_names_and_queues")
@@ -406,7 +492,11 @@ def claims_of_unknown_names() -> None:
     put(Room, "serves", lambda self, queue, name: True)
 
 
-@mutation("28", test=IN_SENDING + "test_a_second_task_with_a_unique_key_finds_the_first")
+@mutation(
+    "28",
+    test=IN_SENDING + "test_a_second_task_with_a_unique_key_finds_the_first",
+    words="others send and end tasks with the unique key",
+)
 def holders_of_unique_keys_not_read() -> None:
     """Who meets a unique key that is held is not told who holds it."""
     reword(sending, "HOLDERS", "AND name = ?", "AND name <> ?")
@@ -438,7 +528,11 @@ def late_outcomes_thrown_away() -> None:
     )
 
 
-@mutation("30", test=IN_SPOOL + "test_what_ends_after_a_failed_flush_is_written_before_the_next_is_sent")
+@mutation(
+    "30",
+    test=IN_SPOOL + "test_what_ends_after_a_failed_flush_is_written_before_the_next_is_sent",
+    words="No such file or directory: '",
+)
 def nothing_is_spooled() -> None:
     """Outcomes that the store does not take are kept in memory only."""
     put(Keeper, "_keep", lambda self, claim, outcome, pid: None)
@@ -506,6 +600,23 @@ def plain_tasks_wait_for_a_locked_workflow() -> None:
 def outcomes_set_apart_never_tried() -> None:
     """What ended in a workflow that was locked is not tried again."""
     put(Apart, "due", lambda self, now: None)
+
+
+@mutation("39", seed=2)
+def reports_tell_of_no_task() -> None:
+    """The stored report of a recovery lists none of the tasks that were recovered."""
+    save = recovering.save_report
+
+    def forget(tx: Transaction, report: RecoveryReport, *, actor: str) -> None:
+        save(tx, replace(report, recovered_tasks=[]), actor=actor)
+
+    put(recovering, "save_report", forget)
+
+
+@mutation("4", seed=1)
+def attempts_not_written() -> None:
+    """What became of a run is not written down beside its task."""
+    put(Records, "attempt", lambda self, **facts: None)
 
 
 @mutation("39", test=IN_RECOVERING + "test_of_orphans_that_are_written_together_one_that_has_moved_is_left_alone")

@@ -26,6 +26,8 @@ class Mutation:
     test: str | None
     in_vain: bool
     """What the test waits for never comes: it fails when its time is up."""
+    words: str | None
+    """What the failure says where it is no assertion: an error, but the one that the rule is there to prevent."""
 
     @property
     def name(self) -> str:
@@ -40,13 +42,13 @@ FOUND: dict[str, Mutation] = {}
 
 
 def mutation(
-    rule: str, *, seed: int | None = None, test: str | None = None, in_vain: bool = False
+    rule: str, *, seed: int | None = None, test: str | None = None, in_vain: bool = False, words: str | None = None
 ) -> Callable[[Callable[[], None]], Any]:
     """`rule`: its number in the protocol. `seed` is a schedule of the simulation that breaks a promise without it; or
     `test` is a test that fails."""
 
     def keep(weaken: Callable[[], None]) -> Callable[[], None]:
-        FOUND[weaken.__name__] = Mutation(weaken=weaken, rule=rule, seed=seed, test=test, in_vain=in_vain)
+        FOUND[weaken.__name__] = Mutation(weaken=weaken, rule=rule, seed=seed, test=test, in_vain=in_vain, words=words)
         return weaken
 
     return keep

@@ -1,6 +1,7 @@
 """Power loss: the files of a store as they may be found afterwards, opened by the real store.
 
-`EVERBEAT_POWER=N` looks at N images of N/40 different pieces of work instead of the few of every run; `make soak` does.
+`EVERBEAT_POWER=N` looks at N images of N/200 different pieces of work instead of the few of every run; so does
+`make soak`.
 """
 
 import base64

@@ -33,12 +33,14 @@ from everbeat.run.lockfile import WorkerLock
 from everbeat.run.news import ChildReady, Died, Finished, News
 from everbeat.run.reaper import Reaper
 from everbeat.run.recovery import Recovery
+from everbeat.run.scribes import Answer
 from everbeat.run.slot import Staffing
 from everbeat.run.spool import Spool
 from everbeat.run.wire import ChildKind, InterruptKind, Told
+from everbeat.store.messages import Flush
 from everbeat.store.sqlite.connection import SQLiteDatabase
 from everbeat.store.sqlite.store import SQLiteStore
-from everbeat.store.transaction import Locked
+from everbeat.store.transaction import Locked, RowRefused
 
 SYNC_NAMES = frozenset({"add", "sub"})
 ASYNC_NAMES = frozenset({"later"})
@@ -235,12 +237,43 @@ class SimulatedCrew:
             self.die(slot, None)
 
 
+class StagedScribes:
+    """Flushes are written when a test says so. Their answers come with the next turn."""
+
+    def __init__(self, store: SQLiteStore, count: int) -> None:
+        self.waiting: list[tuple[int, Flush]] = []
+        self._store = store
+        self._count = count
+        self._answers: list[tuple[int, Answer]] = []
+
+    @property
+    def is_free(self) -> bool:
+        return len(self.waiting) + len(self._answers) < self._count
+
+    def write(self, number: int, flush: Flush) -> None:
+        assert self.is_free
+        self.waiting.append((number, flush))
+
+    def answers(self) -> list[tuple[int, Answer]]:
+        heard, self._answers = self._answers, []
+        return heard
+
+    def finish(self, which: int = 0) -> None:
+        """One that is under way is done."""
+        number, flush = self.waiting.pop(which)
+        try:
+            answer: Answer = self._store.flush(flush)
+        except (StoreUnavailable, RowRefused) as error:
+            answer = error
+        self._answers.append((number, answer))
+
+
 class SimulatedWorker:
     """All the parts of a worker's life but its poll loop."""
 
     def __init__(self, stage: "Stage", worker_id: str, *, processes: int = 2, async_slots: int = 0,
                  frame_depth: int = 64, spool_limit: int = 1 << 20, max_tasks: int | None = None,
-                 max_memory: int | None = None, queues: frozenset[str] | None = None,
+                 max_memory: int | None = None, queues: frozenset[str] | None = None, scribes: int = 0,
                  **recovery: Any) -> None:  # fmt: skip
         self.id = worker_id
         self.config = RecoveryConfig(**recovery)
@@ -258,14 +291,15 @@ class SimulatedWorker:
         )  # fmt: skip
         policy = self.config.to_policy()
         self.spool = Spool(stage.directory, worker_id=worker_id, store_id=stage.store.store_id, limit=spool_limit)
-        self.keeper = Keeper(self.crew, self.spool, stage.clock)
+        self.keeper = Keeper(self.spool, stage.clock)
         self.deadline = Deadline.create()
         times = Lease(self.config.exclusive_lease_ms * 1000)
         lease = HeldLease(times, self.deadline, now_us=stage.clock.mono_us)
+        self.scribes = StagedScribes(self.store, scribes)
         self.dispatcher = Dispatcher(
             worker_id=worker_id, hostname="host-1", store=self.store, crew=self.crew, keeper=self.keeper,
             journal=self.journal, staffing=staffing, recovery=policy, lease=lease, clock=stage.clock,
-            jitter=lambda: 0.5, resident=self.crew.sizes.__getitem__,
+            jitter=lambda: 0.5, resident=self.crew.sizes.__getitem__, scribes=self.scribes if scribes else None,
         )  # fmt: skip
         interval = self.config.runner_heartbeat_interval_ms
         beats, self.beat_line = stage.open_line()
@@ -304,6 +338,12 @@ class SimulatedWorker:
     def learn(self, name: str) -> None:
         """This name is known to be quick, so that its tasks are framed."""
         self.dispatcher.pace.saw(name, 10)
+
+    def finish(self) -> None:
+        """All flushes that are under way are done, and heard of."""
+        while self.scribes.waiting:
+            self.scribes.finish()
+            self.turn()
 
     def holds(self) -> list[str]:
         return sorted(held.task_id for held in self.dispatcher.held())

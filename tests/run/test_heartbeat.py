@@ -104,16 +104,21 @@ def test_what_the_dispatcher_does_not_hold_is_returned_after_two_beats(stage: St
 
 
 def test_a_claim_that_is_still_on_its_way_to_the_dispatcher_is_no_stranger(stage: Stage) -> None:
-    worker = stage.worker(processes=1)
+    worker = stage.worker(processes=2, scribes=1)
+    first = enqueue(stage.store)
     worker.get_up()
-    task = enqueue(stage.store)
-    claim_unnoticed(worker)  # committed; the dispatcher has not come back from its flush
+    worker.crew.begin(1)
+    second = enqueue(stage.store)
+    worker.look()
+    worker.scribes.finish()  # committed; the dispatcher has not heard of it
 
     for _ in range(4):
         worker.heartbeat.tick()
         stage.clock.advance(2)
+    worker.turn()
 
-    assert stage.status(task) == ["RUNNING"]
+    assert worker.crew.sends == [first, second]
+    assert stage.status(first, second) == ["RUNNING", "RUNNING"]
 
 
 def test_a_stranger_must_be_seen_twice_under_the_same_fence(stage: Stage) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import pytest
 from tests.run.stage import SimulatedWorker, Stage
 from tests.words import a_claim, a_policy, an_error, claim_one, enqueue, raised, requeue, succeeded
 
+from everbeat.model.recovery import Verdict
+from everbeat.model.state import Change
 from everbeat.model.task import Outcome
 from everbeat.run.replay import Replayed, replay_spools
 from everbeat.run.spool import Spool, read
+from everbeat.store.messages import Ending
 
 AGAIN = a_policy(max_attempts=5, has_retry=True)
 
@@ -153,32 +157,82 @@ def test_what_ends_after_a_failed_flush_is_written_before_the_next_is_sent(stage
 
 
 def test_a_flush_that_hangs_is_written_down_and_so_is_what_ends_meanwhile(stage: Stage) -> None:
-    worker = stage.worker(processes=2)
+    worker = stage.worker(processes=2, scribes=1)
     first, second = enqueue(stage.store), enqueue(stage.store)
     worker.get_up()
-    seen: list[list[tuple[str, int]]] = []
-
-    def hang() -> None:
-        worker.keeper.tick()
-        assert not worker.spool.path.exists()  # it may be an ordinary commit still
-        stage.clock.advance(0.06)
-        worker.keeper.tick()
-        seen.append(records(worker))
-        worker.crew.run(2)
-        worker.keeper.tick()
-        seen.append(records(worker))
-        worker.line.meanwhile = lambda: None
-
     worker.crew.run(1)
-    worker.line.meanwhile = hang
     worker.turn()
-    assert seen == [[(first, 1)], [(first, 1), (second, 1)]]
-    assert stage.status(first, second) == ["COMPLETED", "RUNNING"]
+    worker.keeper.tick()
+    assert not worker.spool.path.exists()  # it may be an ordinary commit still
+
+    stage.clock.advance(0.06)
+    worker.keeper.tick()
+    assert records(worker) == [(first, 1)]
+    worker.crew.run(2)
+    worker.turn()
     assert records(worker) == [(first, 1), (second, 1)]
-    worker.turn()
+    worker.finish()
 
     assert stage.status(first, second) == ["COMPLETED", "COMPLETED"]
     assert records(worker) == []
+
+
+def test_what_ended_before_a_flush_was_late_is_written_down_when_it_is(stage: Stage) -> None:
+    worker = stage.worker(processes=2, scribes=1)
+    first, second = enqueue(stage.store), enqueue(stage.store)
+    worker.get_up()
+    worker.crew.run(1)
+    worker.turn()
+    worker.crew.run(2)
+    worker.turn()
+    assert worker.dispatcher.wait_us() == 50_000
+
+    stage.clock.advance(0.05)
+    worker.turn()
+    assert records(worker) == [(second, 1)]
+    assert worker.dispatcher.wait_us() > 50_000
+    worker.keeper.tick()
+
+    assert sorted(records(worker)) == [(first, 1), (second, 1)]
+
+
+def test_a_flush_that_hangs_while_nothing_runs_is_written_down(stage: Stage) -> None:
+    worker = stage.worker(processes=1, scribes=1)
+    task = enqueue(stage.store)
+    worker.get_up()
+    worker.crew.run(1)
+    seen: list[list[tuple[str, int]]] = []
+
+    def hang() -> None:
+        stage.clock.advance(0.06)
+        worker.keeper.tick()
+        seen.append(records(worker))
+
+    worker.line.meanwhile = hang
+    worker.turn()
+
+    assert seen == [[(task, 1)]]
+    assert (stage.status(task), records(worker)) == (["COMPLETED"], [])
+
+
+def test_a_flush_that_is_answered_just_when_it_is_late_is_not_written_down(stage: Stage) -> None:
+    worker = stage.worker(processes=1)
+    keeper = worker.keeper
+    keeper.begin(7, [Ending(claim=a_claim(), verdict=Verdict(change=Change.COMPLETE), outcome=succeeded())], 0)
+
+    class Answered:
+        """Whoever waits for the turn gets it after the dispatcher has taken up the answer."""
+
+        def __enter__(self) -> None:
+            keeper._turn = threading.Lock()
+            keeper.end(7, is_stored=True)
+
+        def __exit__(self, *_: object) -> None: ...
+
+    keeper._turn = Answered()  # type: ignore[assignment]
+    keeper.tick()
+
+    assert not worker.spool.path.exists()
 
 
 def test_an_interrupted_run_has_not_ended_and_is_not_kept(stage: Stage) -> None:

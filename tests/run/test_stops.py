@@ -233,6 +233,7 @@ def test_neighbours_have_five_seconds_to_end_before_the_process_is_killed(stage:
     worker, (culprit, ends, again, once) = sharing(stage, None, AGAIN, None)
     crew = worker.crew
     up(stage, worker, 32.1)
+    assert ASYNC in crew.children
     assert crew.children[ASYNC].interrupts == [culprit]
 
     crew.children[ASYNC].taken.rotate(-1)

@@ -21,6 +21,8 @@ BY_A_PERSON = {(old.value, new.value) for (old, change), new in TRANSITIONS.item
                if change in (Change.REVIVE, Change.ACCEPT)}  # fmt: skip
 ENDED = {status.value for status in TERMINAL}
 OWNED = {"CLAIMED", "RUNNING"}
+PLAIN = {("PENDING", "CLAIMED"), ("PENDING", "RUNNING"), ("CLAIMED", "RUNNING"), ("RUNNING", "COMPLETED")}
+"""Changes that no history tells of."""
 RECOVERED = ("task.recovered", "task.quarantined")
 
 
@@ -54,6 +56,8 @@ def check(world: World) -> list[str]:
         found += _accepted(task_id, mine, world.orders[task_id])
         found += _budget(world, spec, world.runs[task_id], mine)
         found += _outcomes(world, task_id, mine)
+        found += _attempts(world, spec, mine)
+        found += _history(world, task_id, mine)
     found += _story(world)
     return found
 
@@ -151,8 +155,15 @@ def _budget(world: World, spec: TaskSpec, runs: list[Run], moves: list[Move]) ->
         taken = sum(move.old == "RUNNING" and move.old_worker in gone for move in moves)
     if attempt - free > len(runs) + losses + taken:
         yield f"{spec.id} ran {len(runs)} times, was lost {losses} times and has used {attempt - free} attempts"
+    if not orders & {"retry", "release"}:  # which begin anew
+        unbilled = sum(_may_be_free(spec, move, runs) for move in moves if move.new == "RUNNING")
+        if free > unbilled + sum(order == "requeue" for order in world.orders[spec.id]):
+            yield f"{spec.id} has {free} attempts for nothing, and {unbilled} of its starts were not to be billed"
     if orders & {"retry", "requeue", "release", "accept"}:
         return
+    missed = [run for run in runs if _is_loss(world, run, moves)]
+    if losses < len(missed) and not orders & {"fail", "cancel"}:
+        yield f"{spec.id} died with its worker {len(missed)} times, and {losses} losses are counted"
     judged = {move.new_worker for move in moves if move.new == "RUNNING"} & _silent(world)
     if code == "WORKER_CRASHED" and not (runs or dispatches or judged) and world.plan.has_proof:
         yield f"{spec.id} is {status} because its worker crashed, and never began"
@@ -166,6 +177,56 @@ def _budget(world: World, spec: TaskSpec, runs: list[Run], moves: list[Move]) ->
         yield f"{spec.id} was let crash {crashed} times"
     if attempt < len(runs):
         yield f"{spec.id} ran {len(runs)} times, and {attempt} attempts are counted"
+
+
+def _may_be_free(spec: TaskSpec, start: Move, runs: list[Run]) -> bool:
+    """Whether the attempt that began so may be unbilled: its code never began, its worker stopped it, it lost its
+    lease, or the task has it so. What died of itself, or with its worker, is paid for (PROTOCOL 4)."""
+    if spec.policy.on_crash == "pending" or spec.exclusive_key is not None:
+        return True
+    run = next((run for run in runs if (run.fence, run.worker_id) == (start.new_fence, start.new_worker)), None)
+    return run is None or run.was_told or run.how in ("killed", "guarded", "neighbour")
+
+
+def _is_loss(world: World, run: Run, moves: list[Move]) -> bool:
+    """Its worker was killed under it, and it was recovered from it (PROTOCOL 5)."""
+    if run.how != "lost" or run.worker_id not in {worker.id for worker in world.workers if worker.end == "dead"}:
+        return False
+    return any(
+        move.old == "RUNNING" and move.old_fence == run.fence and move.new in ("PENDING", "FAILED") for move in moves
+    )
+
+
+def _attempts(world: World, spec: TaskSpec, moves: list[Move]) -> Iterator[str]:
+    """Runs that ended without a result, and the rows that tell of them: neither without the other."""
+    rows = Counter(row[0] for row in world.ask("SELECT fence FROM everbeat_attempts WHERE task_id = ?", (spec.id,)))
+    started = {move.new_fence for move in moves if move.new == "RUNNING"}
+    if more := sorted(fence for fence, count in rows.items() if count > 1 or fence not in started):
+        yield f"{spec.id} has attempts under the fences {sorted(rows.elements())}, and did not start so under {more}"
+    begun = {run.fence for run in world.runs[spec.id]}
+    for move in moves:
+        is_over = move.old == "RUNNING" and move.new in ("PENDING", "FAILED")
+        if is_over and move.old_fence in begun - rows.keys() and not {"requeue", "fail"} & set(world.orders[spec.id]):
+            yield f"{spec.id} ran under fence {move.old_fence}, is {move.new}, and no attempt tells of it"
+
+
+def _history(world: World, task_id: str, moves: list[Move]) -> Iterator[str]:
+    """Every change of a task that is not the plain way of one that completes, and its history: the same."""
+    told = Counter((old, new) for old, new in world.ask(
+        "SELECT old_status, new_status FROM everbeat_history WHERE task_id = ? AND old_status <> new_status",
+        (task_id,)))  # fmt: skip
+    begun = {(run.fence, run.worker_id) for run in world.runs[task_id]}
+    seen, plain = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for move in moves:
+        change = move.old, move.new
+        if change in PLAIN:
+            continue
+        is_handed_back = move.new == "PENDING" and (move.old_fence, move.old_worker) not in begun
+        (plain if is_handed_back else seen)[change] += 1
+    if missing := seen - told:
+        yield f"{task_id} was changed {dict(missing)}, and its history does not tell of it ({dict(told)})"
+    if invented := told - seen - plain:
+        yield f"the history of {task_id} tells of {dict(invented)}, which was not done"
 
 
 def _gone(world: World) -> set[str]:
@@ -211,6 +272,9 @@ def _story(world: World) -> Iterator[str]:
         reported.update(task["task_id"] for task in json.loads(text)["recovered_tasks"] if task["success"])
     if more := reported - history:
         yield f"reports tell of recoveries that the history does not know: {dict(more)}"
+    recovered = Counter(task_id for worker in world.workers for task_id in worker.recovered)
+    if fewer := recovered - reported:
+        yield f"reports do not tell of recoveries that were done: {dict(fewer)}"
     hindered = {worker.id for worker in world.workers if worker.is_hindered or worker.is_gone}
     dead = {row[0] for row in ask("SELECT id FROM everbeat_workers WHERE status = 'dead'")}
     told = [row[0] for row in ask("SELECT worker_id FROM everbeat_events WHERE name = 'worker.dead'")]

@@ -1,6 +1,7 @@
 """Run plans and tell of those that break a promise: shortened, with a trace and the command that shows it again."""
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -68,6 +69,19 @@ class Failure:
         )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Played:
+    broken: list[str]
+    """Promises that were not kept."""
+    error: str | None
+    """What a loop raised, which ended it."""
+    trace: list[str]
+
+    @property
+    def found(self) -> list[str]:
+        return self.broken if self.error is None else [*self.broken, self.error]
+
+
 class Theatre:
     """Plans are run here one after the other, by one process."""
 
@@ -83,44 +97,50 @@ class Theatre:
     def close(self) -> None:
         self._ground.close()
 
-    def play(self, plan: Plan, *, is_told: bool = False) -> tuple[list[str], list[str]]:
-        """What is broken afterwards, and the trace."""
+    def play(self, plan: Plan, *, is_told: bool = False) -> Played:
+        error = None
         with tempfile.TemporaryDirectory(dir=self._directory) as name:
             world = World(plan, self._ground, Path(name), is_told=is_told)
             try:
                 world.run()
-                found = check(world)
-            except Exception as error:  # noqa: BLE001 - whatever a loop raises is a finding
-                found = [*world.broken, f"{type(error).__name__}: {error}{_where(error)}"]
+                broken = check(world)
+            except Exception as raised:  # noqa: BLE001 - whatever a loop raises is a finding
+                broken, error = world.broken, f"{type(raised).__name__}: {raised}{_where(raised)}"
             finally:
                 world.close()
-        return found, world.trace
+        return Played(broken, error, world.trace)
 
     def failures(self, seeds: Iterable[int]) -> Iterator[tuple[int, str]]:
         """Those that break a promise, and the first that each breaks."""
         for seed in seeds:
-            found, _ = self.play(Plan.of(seed))
+            found = self.play(Plan.of(seed)).found
             if found:
                 yield seed, found[0]
 
     def failure(self, plan: Plan, *, kept: list[int] | None = None) -> Failure | None:
         shown = plan if kept is None else plan.only(kept)
-        found, trace = self.play(shown, is_told=True)
-        return Failure(shown, found, trace, self._store, kept) if found else None
+        played = self.play(shown, is_told=True)
+        return Failure(shown, played.found, played.trace, self._store, kept) if played.found else None
 
     def shorten(self, plan: Plan) -> Failure | None:
-        """Leave out steps, many at once first, as long as something is broken without them."""
+        """Leave out steps, many at once first, as long as the same is broken without them."""
+        kinds = set(map(kind_of, self.play(plan).found[:1]))
         kept, size, tries = list(range(len(plan.steps))), len(plan.steps) // 2, MOST_TRIES
         while size and tries > 0:
             for first in range(0, len(kept), size):
                 fewer = kept[:first] + kept[first + size :]
                 tries -= 1
-                if tries > 0 and self.play(plan.only(fewer))[0]:
+                if tries > 0 and kinds.intersection(map(kind_of, self.play(plan.only(fewer)).found)):
                     kept = fewer
                     break
             else:
                 size //= 2
         return self.failure(plan, kept=kept) or self.failure(plan)
+
+
+def kind_of(finding: str) -> str:
+    """What is wrong, without whose it is: the words of it."""
+    return " ".join(re.findall(r"\b[a-z]{2,}\b", re.sub(r"\{.*?\}|\[.*?\]|\(.*?\)|'.*?'", "", finding)))
 
 
 def _where(error: BaseException) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.postgres import GIVEN, EmptyDatabase
+from tests.sim.runner import kind_of
 
-EACH = 250
+EACH = 100
 EACH_ON_POSTGRES = 25
 ROOT = Path(__file__).parents[2]
 
@@ -35,6 +36,13 @@ def test_nor_does_one_on_postgresql(first: int, a_database: EmptyDatabase) -> No
     assert status == 0, said
 
 
+def test_a_failure_is_made_short_as_long_as_it_is_the_same() -> None:
+    stuck = kind_of("t01 is stuck: RUNNING of w1, due None, waiting for None")
+
+    assert stuck == kind_of("f0:b is stuck: PENDING of w12, due 1800000140794462, waiting for None")
+    assert stuck != kind_of("t01 ran 1 times, was lost 0 times and has used 2 attempts")
+
+
 def test_tasks_of_one_key_that_run_in_a_long_row_are_not_called_stuck() -> None:
     status, said = simulate("--n", "1", "--seed", "102306")
 
@@ -53,6 +61,19 @@ def test_what_a_person_accepts_was_refused_before_and_a_sender_in_doubt_may_have
         status, said = simulate("--n", "1", "--seed", seed)
 
         assert status == 0, said
+
+
+def test_what_a_stopped_worker_left_in_its_spool_is_waited_for() -> None:
+    status, said = simulate("--n", "1", "--seed", "937")
+
+    assert status == 0, said
+
+
+def test_a_life_that_ends_deep_inside_of_what_happens_already_ends() -> None:
+    """No time passes there, so it can not wait for its processes."""
+    status, said = simulate("--n", "1", "--seed", "970")
+
+    assert status == 0, said
 
 
 def test_what_never_began_is_known_while_somebody_else_sees_to_what_its_worker_left() -> None:

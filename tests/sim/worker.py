@@ -1,5 +1,6 @@
 """One simulated worker under one id: the real loops, put together as run/outfit.py and run/life.py do it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Protocol
@@ -14,6 +15,7 @@ from everbeat.decide.lease import Lease
 from everbeat.errors import StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
+from everbeat.model.recovery import Orphan, Settled, Settlement, Verdict
 from everbeat.model.worker import Host
 from everbeat.report.log import Reporter
 from everbeat.run.deadline import Deadline, HeldLease
@@ -26,10 +28,13 @@ from everbeat.run.leases import LeaseKeeper
 from everbeat.run.life import DISMISS_US, POLL_US
 from everbeat.run.reaper import Reaper
 from everbeat.run.recovery import Recovery
+from everbeat.run.scribes import Answer
 from everbeat.run.slot import Staffing
 from everbeat.run.spool import Spool
 from everbeat.run.startup import Startup
 from everbeat.store.interface import Store
+from everbeat.store.messages import Flush
+from everbeat.store.transaction import RowRefused
 
 CONFIG = RecoveryConfig(
     runner_heartbeat_interval_ms=1000, claimer_heartbeat_interval_ms=1000, running_stale_threshold_ms=4000,
@@ -55,14 +60,47 @@ class SkewedClock:
         return self._clock.mono_us()
 
 
+class Scribes:
+    """Each flush is written in a loop of its own, some time after it was sent; the dispatcher goes on meanwhile."""
+
+    def __init__(self, worker: "Worker", count: int) -> None:
+        self._worker = worker
+        self._free = [f"dispatcher/{number}" for number in range(count)]
+        self._jobs: dict[str, tuple[int, Flush]] = {}
+        self._answers: list[tuple[str, int, Answer]] = []
+
+    @property
+    def is_free(self) -> bool:
+        return bool(self._free)
+
+    def write(self, number: int, flush: Flush) -> None:
+        loop = self._free.pop(self._worker.random.randrange(len(self._free)))
+        self._jobs[loop] = number, flush
+        self._worker.soon(loop)
+
+    def answers(self) -> list[tuple[int, Answer]]:
+        heard, self._answers = self._answers, []
+        self._free += [loop for loop, _, _ in heard]
+        return [(number, answer) for _, number, answer in heard]
+
+    def turn(self, loop: str) -> None:
+        number, flush = self._jobs.pop(loop)
+        try:
+            answer: Answer = self._worker.store.flush(flush)
+        except (StoreUnavailable, RowRefused) as error:
+            answer = error
+        self._answers.append((loop, number, answer))
+        self._worker.soon("dispatcher")
+
+
 class Surroundings(Ground, Protocol):
     """What a worker needs of the world."""
 
     def soon(self, worker: "Worker", loop: str, seconds: float) -> None:
         """The next turn of this loop."""
 
-    def pass_time(self, worker: "Worker", loop: str, seconds: float) -> None:
-        """Everybody else goes on."""
+    def pass_time(self, worker: "Worker", loop: str, seconds: float) -> bool:
+        """Everybody else goes on. False: no more can happen inside of what happens already."""
 
     def open_store(self, who: "Worker") -> tuple[Store, Line]: ...
 
@@ -94,10 +132,25 @@ class Worker:
         self._clock = SkewedClock(world.clock, round(skew * SECOND))
         self._version = -1
         self._asked_at = 0
+        self._recovered: list[str] = []
+        """Tasks, in this turn of recovery."""
+        self.recovered: list[str] = []
+        """Tasks, in all turns that came to their end: a report tells of each."""
         self.host = Host(name="host-1", boot_id=BOOT_ID, pid=NO_SUCH_PID + number, pid_started=1, pid_namespace=1)
         self.store, self.line = world.open_store(self)
+        self._watch(self.store)
         self._make_files()
         self._make_loops()
+
+    def _watch(self, store: Store) -> None:
+        recover = store.recover
+
+        def watched(verdicts: Sequence[tuple[Orphan, Verdict]]) -> list[Settlement]:
+            said = recover(verdicts)
+            self._recovered += [one.task_id for one in said if isinstance(one, Settled)]
+            return said
+
+        store.recover = watched  # type: ignore[method-assign]
 
     def _make_files(self) -> None:
         directory = self.store.state_directory
@@ -108,22 +161,24 @@ class Worker:
         self.deadline = Deadline.create()
         self.crew = Processes(
             self._world, self.journal, self.deadline, self.id, self.random,
-            lambda: self._world.soon(self, "dispatcher", 0.0),
+            lambda: self.soon("dispatcher"),
         )  # fmt: skip
 
     def _make_loops(self) -> None:
         clock, policy, jitter, reporter = self._clock, CONFIG.to_policy(), self.random.random, Reporter()
         spool = Spool(self.store.state_directory, worker_id=self.id, store_id="sim")
-        self.keeper = Keeper(self.crew, spool, clock)
+        self.keeper = Keeper(spool, clock)
         staffing = Staffing(
             processes=self._processes, async_slots=0, sync_names=SYNC_NAMES, async_names=frozenset(), queues=None,
             frame_depth=8,
         )  # fmt: skip
         lease = HeldLease(Lease(CONFIG.exclusive_lease_ms * 1000), self.deadline, now_us=clock.mono_us)
+        count = self.random.choice((0, 1, 2, 2))
+        self._scribes = Scribes(self, count) if count else None
         self.dispatcher = Dispatcher(
             worker_id=self.id, hostname="host-1", store=self.store, crew=self.crew, keeper=self.keeper,
             journal=self.journal, staffing=staffing, recovery=policy, lease=lease, clock=clock, jitter=jitter,
-            resident=lambda pid: 0,
+            resident=lambda pid: 0, scribes=self._scribes,
         )  # fmt: skip
         self.heartbeat = Heartbeat(
             worker_id=self.id, store=self.store, dispatcher=self.dispatcher, recovery=policy, clock=clock,
@@ -139,6 +194,9 @@ class Worker:
         self.janitor = Janitor(worker_id=self.id, store=self.store, config=CONFIG, clock=clock)
         self._reporter = reporter
 
+    def soon(self, loop: str) -> None:
+        self._world.soon(self, loop, 0.0)
+
     # -- its turns --------------------------------------------------------------------------------------------------
 
     def turn(self, loop: str) -> float | None:
@@ -151,11 +209,16 @@ class Worker:
             case "heartbeat":
                 return self.heartbeat.tick()
             case "reaper":
-                return self._patience * self.reaper.tick()
+                self._recovered.clear()
+                wait = self._patience * self.reaper.tick()
+                self.recovered += self._recovered
+                return wait
             case "keeper":
                 return self.keeper.tick()
             case "lease":
                 return self.lease_keeper.tick()
+            case "dispatcher/0" | "dispatcher/1" if self._scribes is not None:
+                return self._scribes.turn(loop)
             case _:
                 return self.janitor.tick()
 
@@ -173,6 +236,7 @@ class Worker:
         except StoreUnavailable:
             self._leave("refused", stay=False)
             return
+        self.recovered += self._recovered
         try:
             lock = self.lock.identity if self._has_proof else replace(self.lock.identity, inode=0)
             new = a_worker(
@@ -221,7 +285,8 @@ class Worker:
         self.dispatcher.dismiss()
         give_up_at = self._world.clock.mono_us() + DISMISS_US
         while not self.dispatcher.is_dismissed and self._world.clock.mono_us() < give_up_at:
-            self._world.pass_time(self, "dispatcher", 0.1)
+            if not self._world.pass_time(self, "dispatcher", 0.1):
+                break
             if self.is_gone:
                 raise Killed
             self.dispatcher.tick()
@@ -251,6 +316,11 @@ class Worker:
 
     def is_busy(self, at: int) -> bool:
         return not self.is_gone and (self.stopped_until > at or not self.dispatcher.books.are_clear)
+
+    @property
+    def has_left_outcomes(self) -> bool:
+        """In its spool, and nobody has given them to the store yet."""
+        return self.is_gone and self.keeper.spool.path.exists()
 
     def die(self) -> None:
         """kill -9: the kernel frees its lock, its files stay."""

@@ -158,8 +158,9 @@ class World:
         return not any(self.ask(question) for question in UNFINISHED)
 
     def _has_unaware(self) -> bool:
-        """Somebody was declared dead and goes on, stands still, has something to tell, or runs what is not to run."""
-        if any(worker.is_busy(self.clock.mono_us()) for worker in self.workers):
+        """Somebody was declared dead and goes on, stands still, has something to tell or has left it behind, or runs
+        what is not to run."""
+        if any(worker.is_busy(self.clock.mono_us()) or worker.has_left_outcomes for worker in self.workers):
             return True
         dead = {row[0] for row in self.ask("SELECT id FROM everbeat_workers WHERE status = 'dead'")}
         runs = any(run.ended is None for runs in self.runs.values() for run in runs)
@@ -222,7 +223,7 @@ class World:
     def open_store(self, who: Worker | Person) -> tuple[Store, Line]:
         store, database = self._ground.open(self._directory, self.clock, lambda: self._commits - line.commits)
         line = Line(
-            database, loop=lambda: self._who[-1][1] if self._who else "",
+            database, loop=lambda: self._who[-1][1].partition("/")[0] if self._who else "",
             is_down=self._is_down, strike=partial(self._strike, who), commit=self._count_commit,
             meets_lock=self._meets_lock,
         )  # fmt: skip
@@ -405,7 +406,11 @@ class World:
             return
         finally:
             self._who.pop()
-        if stored.id == spec.id:
+        if stored.conflict:
+            self.broken.append(
+                f"{spec.id} was sent again as it was, and the store takes it for another task of that id"
+            )
+        elif stored.id == spec.id:
             self.specs[spec.id] = spec
         else:
             self.specs.pop(spec.id, None)

@@ -13,6 +13,7 @@ from everbeat.store.sqlite.store import SQLiteStore
 from everbeat.store.verbs import (
     flow_advance,
     flow_args,
+    flow_blame,
     flow_ends,
     flow_hold,
     flow_look,
@@ -23,8 +24,8 @@ from everbeat.store.verbs import (
     flow_rows,
 )
 
-MODULES = (flow_advance, flow_args, flow_ends, flow_hold, flow_look, flow_mend, flow_orders, flow_ready, flow_reopen,
-           flow_rows)  # fmt: skip
+MODULES = (flow_advance, flow_args, flow_blame, flow_ends, flow_hold, flow_look, flow_mend, flow_orders, flow_ready,
+           flow_reopen, flow_rows)  # fmt: skip
 
 GROUPED = "SCAN ended"
 """Not a table, but the inputs that have just ended, counted."""

@@ -6,7 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -219,6 +221,14 @@ def test_two_spellings_of_one_url_are_one_store(store: PostgresStore, url: str) 
 
     assert (other.store_id, other.database.scope) == (store.store_id, store.database.scope)
     other.close()
+
+
+def test_of_several_hosts_the_one_that_answers_is_the_store(store: PostgresStore, url: str) -> None:
+    host = urlsplit(url).netloc.rpartition("@")[2]
+    several = PostgresConfig(url.replace(host, f"127.0.0.1:1,{host}"))
+
+    with closing(PostgresStore(several.url)) as other:
+        assert other.store_id == store.store_id
 
 
 def test_a_schema_of_its_own_is_a_store_of_its_own(store: PostgresStore, url: str) -> None:

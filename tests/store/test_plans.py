@@ -25,6 +25,7 @@ from everbeat.store.verbs import (
     kinds,
     living,
     looking,
+    measuring,
     owning,
     queueing,
     recovering,
@@ -113,6 +114,15 @@ PLANS = {
         f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name=? AND priority=?)",
         "SEARCH first",
     ],
+    measuring.ENDED_WORKFLOWS: [
+        "SEARCH everbeat_workflows USING COVERING INDEX everbeat_workflows_ended (finished_at>?)",
+        "USE TEMP B-TREE FOR GROUP BY",
+    ],
+    measuring.LIVE_WORKFLOWS: [
+        "SCAN everbeat_workflows USING INDEX everbeat_workflows_live",
+        "USE TEMP B-TREE FOR GROUP BY",
+    ],
+    measuring.HALTED_WORKFLOWS: ["SCAN everbeat_workflows USING INDEX everbeat_workflows_halted"],
     counting.QUARANTINED: ["SCAN everbeat_tasks USING INDEX everbeat_tasks_quarantined"],
     queueing.LIMITS: ["SCAN everbeat_queues"],
     queueing.OWNED: ["SEARCH everbeat_tasks USING INDEX everbeat_tasks_counted (queue=?)"],
@@ -131,8 +141,15 @@ PLANS = {
     commanding.ACCEPT: [BY_SEQ],
     **{
         statement.format(seqs="?, ?"): [BY_SEQ]
-        for statement in (commanding.CANCEL, commanding.REVIVE, commanding.REQUEUE, commanding.GIVE_UP)
+        for statement in (commanding.CANCEL, commanding.REQUEUE, commanding.GIVE_UP)
     },
+    commanding.REVIVE.format(seqs="?, ?"): [
+        BY_SEQ,
+        "CORRELATED SCALAR SUBQUERY 1",
+        "SEARCH n USING PRIMARY KEY (workflow_id=? AND node=?)",
+        "CORRELATED SCALAR SUBQUERY 2",
+        "SEARCH n USING PRIMARY KEY (workflow_id=? AND node=?)",
+    ],
 }
 
 LOTS = 20_000

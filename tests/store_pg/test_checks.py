@@ -1,7 +1,9 @@
 """What `db check` and a starting worker see of a PostgreSQL server: indexes, and transactions that hurt claims."""
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -54,3 +56,26 @@ def test_the_oldest_transaction_is_named_with_what_ends_it(
 
         assert f"backend {forgotten.info.backend_pid} (report)" in warning
         assert f"SELECT pg_terminate_backend({forgotten.info.backend_pid})" in warning
+
+
+def test_transactions_that_may_not_be_seen_are_not_called_absent(
+    url: str, administrator: "psycopg.Connection", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "OLD_SECONDS", 0)
+    role, place = f"checks_{os.getpid()}", urlsplit(url)
+    administrator.execute(f"CREATE ROLE {role} LOGIN; GRANT USAGE, CREATE ON SCHEMA public TO {role}".encode())
+    own = place._replace(netloc=f"{role}@{place.netloc.rpartition('@')[2]}").geturl()
+    try:
+        with closing(PostgresStore(own, patience=2.0)) as store, psycopg.connect(url) as forgotten:
+            forgotten.execute("SELECT 1")
+            pid = forgotten.info.backend_pid
+            blind = store.check_integrity(budget=10)
+            administrator.execute(f"GRANT pg_read_all_stats TO {role}".encode())
+            sighted = store.check_integrity(budget=10)
+
+        assert (blind.warnings, len(blind.notes), len(sighted.notes)) == ([], 2, 1)
+        assert " sessions of other users could not be looked into" in blind.notes[0]
+        assert f"GRANT pg_read_all_stats TO {role}" in blind.notes[0]
+        assert f"backend {pid}" in sighted.warnings[0]
+    finally:
+        administrator.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}".encode())

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -54,3 +55,33 @@ def test_a_check_that_takes_longer_than_it_may_is_not_complete_and_not_an_error(
         found = store.check_integrity(budget=0.5)
 
     assert (found.passed, found.complete) == (True, False)
+
+
+def test_indexes_that_may_not_be_checked_are_not_called_checked(url: str, administrator: "psycopg.Connection") -> None:
+    administrator.execute(
+        'CREATE ROLE "Owner" LOGIN IN ROLE pg_read_all_stats; GRANT CREATE ON SCHEMA public TO "Owner"'
+    )
+    place = urlsplit(url)
+    own = place._replace(netloc=f"Owner@{place.netloc.rpartition('@')[2]}").geturl()
+    with closing(PostgresStore(own, patience=2.0)) as store:
+        refused = store.check_integrity(budget=10)
+        grant = 'GRANT EXECUTE ON FUNCTION public.bt_index_check(regclass, boolean) TO "Owner"'
+        administrator.execute(grant)
+        allowed = store.check_integrity(budget=10)
+
+    assert refused.passed
+    assert refused.notes == [f"indexes were not checked: this user may not use amcheck. {grant} lets everbeat do it"]
+    assert (allowed.passed, allowed.notes) == (True, [])
+
+
+def test_a_schema_of_amcheck_that_is_closed_is_named_with_the_grant(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as administrator:
+        administrator.execute(
+            "CREATE ROLE guest LOGIN IN ROLE pg_read_all_stats; GRANT CREATE ON SCHEMA public TO guest"
+        )
+        administrator.execute("CREATE SCHEMA tools; CREATE EXTENSION amcheck SCHEMA tools")
+    place = urlsplit(url)
+    with closing(PostgresStore(place._replace(netloc=f"guest@{place.netloc.rpartition('@')[2]}").geturl())) as store:
+        found = store.check_integrity(budget=10)
+
+    assert "GRANT USAGE ON SCHEMA tools TO guest; GRANT EXECUTE ON FUNCTION tools.bt_index_check" in found.notes[0]

@@ -1,6 +1,7 @@
 """`everbeat drill`: kill and freeze real workers for a while, then say what became of every task."""
 
 import random
+import secrets
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -50,7 +51,8 @@ def drill(
     """Kill and freeze workers, then account for every task.
 
     Real workers run real tasks meanwhile, and every run is held against the store. Exit 1 if a promise was broken: a
-    task lost, stuck, or run although a run of it had counted. Leaves nothing.
+    task lost, stuck, ended without a reason, or run although a run of it had counted. Leaves nothing but, in a store
+    that was there before, the rows of its workers and its events, until the retention of the store removes them.
     """
     _refuse_to_kill_a_file(db, kill_database)
     from everbeat.drill.drill import Drill, DrillFailed  # lazily: other commands need nothing of it
@@ -59,6 +61,7 @@ def drill(
 
     plan = plan_for(
         seed=random.randrange(2**31) if seed is None else seed,
+        mark=f"drill-{secrets.token_hex(4)}",
         seconds=seconds,
         workers=workers,
         tasks=tasks,
@@ -157,6 +160,9 @@ def _show(verdict: "Verdict", about: dict[str, Any]) -> None:
         ],
         empty="",
     )
+    if verdict.not_timed:
+        said = ", ".join(f"{count} {who}" for who, count in verdict.not_timed.items())
+        out.say(f"In no time above: {said}.")
     out.say("")
     if verdict.ok:
         out.say("Every promise was kept.")

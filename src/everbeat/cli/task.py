@@ -24,7 +24,7 @@ from everbeat.model.task import (
     attempt_of,
 )
 from everbeat.options import SendOptions
-from everbeat.report.text import Column, ago, clean, fields, plain, stamp
+from everbeat.report.text import Column, ago, clean, fields, plain, stamp, waiting_for
 from everbeat.store.interface import Store
 
 app = Group("Look at tasks, send them, give orders about them.")
@@ -133,7 +133,7 @@ def full(store: Store, found: Sequence[TaskInfo]) -> list[TaskInfo]:
 
 
 def _cells(task: TaskInfo, now: datetime) -> list[object]:
-    note = task.error_code or task.waiting_for
+    note = task.error_code or waiting_for(task.waiting_for)
     return [task.id, task.status, task.name, task.queue, attempt_of(task.attempt, task.max_attempts),
             ago(task.created_at, now), task.worker_id, note]  # fmt: skip
 
@@ -151,7 +151,7 @@ def _facts(task: TaskInfo) -> dict[str, object]:
         "id": task.id,
         "name": task.name,
         "status": f"{task.status} (quarantined)" if task.quarantined else task.status,
-        "waiting for": task.waiting_for,
+        "waiting for": waiting_for(task.waiting_for),
         "queue": task.queue,
         "priority": task.priority,
         "attempt": _attempt(task),

@@ -23,7 +23,7 @@ from everbeat.model.flow import (
     workflow_sources,
 )
 from everbeat.report.graph import Drawn, as_mermaid
-from everbeat.report.text import Column, ago, clean, counted, fields, plain, span, stamp
+from everbeat.report.text import Column, ago, clean, counted, fields, plain, span, stamp, waiting_for
 from everbeat.store.interface import Store
 
 app = Group("Workflows: graphs of tasks.")
@@ -162,6 +162,10 @@ def _problem(store: Store, change: WorkflowChange, workflow_id: str) -> str:
     info = store.workflow(workflow_id)
     if info is None:
         return str(WorkflowNotFound(workflow_id, where=store.location))
+    if change is WorkflowChange.RESUME and info.parent_id is not None and info.status in workflow_sources(change):
+        return (
+            f"workflow {workflow_id} is inside of a workflow that is PAUSED, {info.parent_id}; it is resumed with that"
+        )
     if info.status in workflow_sources(change):
         return f"workflow {workflow_id} is {info.status} and no node of it has failed that could run again"
     fitting = ", ".join(dict.fromkeys(workflow_sources(change)))
@@ -239,7 +243,7 @@ def _describe(info: WorkflowInfo, nodes: Sequence[NodeInfo]) -> None:
 
 def _row(node: NodeInfo) -> list[object]:
     task = node.workflow_id if node.kind == NodeKind.WORKFLOW else node.task_name
-    why = node.waiting_for if node.error_code is None else f"{node.error_code}: {node.error_message or ''}"
+    why = waiting_for(node.waiting_for) if node.error_code is None else f"{node.error_code}: {node.error_message or ''}"
     waits = f"after {', '.join(node.after[:5])}" if node.status is NodeStatus.PENDING else None
     took = span(node.duration) if node.duration is not None else None
     return [node.name, node.status, task, node.attempt or None, took, why or waits]

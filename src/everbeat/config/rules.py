@@ -166,13 +166,15 @@ class Mode(Rule):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema(Rule):
     def problem(self, name: str, value: object) -> str | None:
+        if isinstance(value, str) and value.startswith("pg_"):
+            return f"{name} must not begin with pg_, which PostgreSQL keeps for schemas of its own: {value!r}"
         if value is None or (isinstance(value, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", value)):
             return None
         return f"{name} must be a plain PostgreSQL identifier of at most 63 characters, not {value!r}"
 
     @property
     def words(self) -> str:
-        return "a PostgreSQL identifier of at most 63 characters"
+        return "a PostgreSQL identifier of at most 63 characters, not `pg_...`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

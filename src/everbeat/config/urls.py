@@ -1,13 +1,18 @@
 """URLs and paths of stores: what is wrong with one, and how it is shown. A password is masked before it is shown."""
 
 import os
+import re
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from everbeat.secrecy import masked
+from everbeat.secrecy import MASK, masked
 
 SQLITE = "sqlite:///"
 POSTGRES = ("postgresql://", "postgres://")
+LAST_PORT = 65535
+ENCODED = "Special characters of a name or a password must be percent-encoded: @ as %40, / as %2F, % as %25, & as %26"
+_BEHIND_USER = re.compile(r"(?<=://)([^:/@?#%]*).*", re.DOTALL)
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")
+_HOST = re.compile(r"(\[[^\]]+\]|[^:\[\]]*)(?::(.*))?")
 
 
 def problem(url: str) -> str | None:
@@ -28,10 +33,36 @@ def postgres_problem(url: object) -> str | None:
     if not isinstance(url, str) or not url.startswith(POSTGRES):
         shown = masked(url) if isinstance(url, str) else url
         return f"database_url must start with postgresql://, not {shown!r}"
-    try:
-        _ = urlsplit(url).port
-    except ValueError as error:
-        return f"database_url {masked(url)!r} can not be read: {error}"
+    hosts, database, parameters = _parts(url)
+    if _BAD_ESCAPE.search(url):
+        wrong = "there is a % that begins no escape"
+    elif "@" in hosts or "@" in database:
+        wrong = "there is more than one @, or a / before it"
+    elif any(one.count("=") != 1 for one in parameters.removesuffix("&").split("&") if parameters):
+        wrong = "its parameters must be name=value, with & between them"
+    else:
+        wrong = next(filter(None, map(_host_problem, hosts.split(","))), "")
+    # Where the password ends is not known here: all that follows the user may be part of it.
+    shown = _BEHIND_USER.sub(rf"\1{MASK}", url, count=1)
+    return f"database_url {shown!r} can not be read: {wrong}. {ENCODED}" if wrong else None
+
+
+def _parts(url: str) -> tuple[str, str, str]:
+    """Hosts, database and parameters, as the driver finds them: user and password end at the first @ before any /."""
+    rest = url.partition("://")[2]
+    user, at, _ = rest.partition("/")[0].partition("@")
+    place, _, parameters = (rest[len(user + at) :] if at else rest).partition("?")
+    hosts, _, database = place.partition("/")
+    return hosts, database, parameters
+
+
+def _host_problem(host: str) -> str | None:
+    read = _HOST.fullmatch(host)
+    if read is None or ":" in (read[2] or ""):
+        return "an IPv6 address is written in brackets, as [::1]"
+    port = read[2] or "5432"
+    if not (re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= LAST_PORT):
+        return f"the port of {read[1]!r} must be a number from 1 to {LAST_PORT}"
     return None
 
 

@@ -15,6 +15,7 @@ and answers each of them. The store never claims what was not admitted, so nothi
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 ASYNC_SLOT = 0
 OWN_PROCESS = -1
@@ -24,6 +25,15 @@ class Answer(Enum):
     TAKE = "take"
     PASS = "pass"  # not this one; the next of the same name may fit
     FULL = "full"  # nothing more of this name
+
+
+class Promise(NamedTuple):
+    """Room that was offered, and is not to be offered to anybody else before it is known what was taken."""
+
+    slots: frozenset[int]
+    async_free: int
+    own_free: int
+    is_empty: bool
 
 
 @dataclass(slots=True)
@@ -50,6 +60,16 @@ class Room:
         """Without async tasks, processes of their own count only as long as there is a slot: who has no room for any
         ordinary task does not search for an isolated one."""
         return not (self.slots or self.async_free or (self.own_free and self.async_names))
+
+    def promise(self) -> Promise:
+        return Promise(frozenset(self.slots), self.async_free, self.own_free, self.is_empty)
+
+    def keep(self, promise: Promise) -> None:
+        """What was promised is not free."""
+        for slot in promise.slots:
+            self.slots.pop(slot, None)
+        self.async_free = max(0, self.async_free - promise.async_free)
+        self.own_free = max(0, self.own_free - promise.own_free)
 
     def serves(self, queue: str, name: str) -> bool:
         """Whether tasks of this queue and name are worth looking at."""

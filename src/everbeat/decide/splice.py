@@ -6,7 +6,7 @@ can be taken for a place, because places are counted in bytes and not marked by 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -63,12 +63,38 @@ def put_in(args: bytes, places: Sequence[Place], values: Mapping[Named, bytes]) 
     return b"".join((*parts, args[done:]))
 
 
-def put_item_in(args: bytes, places: Sequence[Place], item: bytes) -> tuple[bytes, list[Place]]:
-    """The arguments with the element of a map, and the places that are left."""
-    mine = [place for place in places if place[1] == ELEMENT]
-    longer = len(item) - len(HOLE)
-    left = [(at + longer * sum(mine_at < at for mine_at, _ in mine), named) for at, named in places if named != ELEMENT]
-    return put_in(args, mine, {ELEMENT: item}), left
+def put_some_in(args: bytes, places: Sequence[Place], values: Mapping[Named, bytes]) -> tuple[bytes, list[Place]]:
+    """The arguments with those values that are known now, and the places that are left."""
+    left: list[Place] = []
+    longer = 0
+    for at, named in places:
+        if named in values:
+            longer += len(values[named]) - len(HOLE)
+        else:
+            left.append((at + longer, named))
+    return put_in(args, [place for place in places if place[1] in values], values), left
+
+
+def leave_out(args: bytes, places: Sequence[Place], absent: Collection[Named]) -> tuple[bytes, list[Place]]:
+    """The arguments without elements of lists that do not exist, and the places that are left. What stands alone, as an
+    argument or in an object, is null then."""
+    kept = bytearray()
+    left: list[Place] = []
+    done = 0
+    for at, named in places:
+        if at < done or args[at : at + len(HOLE)] != HOLE:
+            raise ValueError(f"there is no place at byte {at} of the arguments")
+        kept += args[done:at]
+        done = at
+        if named not in absent:
+            left.append((len(kept), named))
+        elif kept.endswith((b"[", b",")):
+            done += len(HOLE)
+            if args[done : done + 1] == b",":
+                done += 1
+            elif kept.endswith(b","):
+                del kept[-1:]
+    return bytes(kept) + args[done:], left
 
 
 def elements(raw: bytes) -> list[bytes]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from everbeat.drill.ground import Ground
+from everbeat.drill.harm import KILLS_WORKERS
 from everbeat.drill.ledger import Reader
 from everbeat.drill.plan import Plan, Sending
 from everbeat.drill.tasks import QUEUE, app, task_of
@@ -22,13 +23,18 @@ from everbeat.drill.workers import Workers
 from everbeat.errors import StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import EventInfo
+from everbeat.model.worker import WorkerInfo, WorkerStatus
 from everbeat.store.interface import Store
 
 LOOK_SECONDS = 0.02
 TELL_SECONDS = 0.5
+AGAIN_SECONDS = 0.1
+"""Until a store that could not be reached is sent to again."""
 START_SECONDS = 60.0
 STUCK_SECONDS = 60.0
 """Nothing has ended for so long, and something is left: it is stuck."""
+KNOWN_SECONDS = 20.0
+"""Who was killed last is known to be dead by then."""
 
 
 class DrillFailed(Exception):
@@ -74,6 +80,7 @@ class _Sender:
             try:
                 task.enqueue(sending.work_ms)
             except StoreUnavailable:
+                self.is_told_to_stop.wait(AGAIN_SECONDS)
                 continue
             self.accepted[sending.id] = sending
             return
@@ -86,7 +93,7 @@ class Drill:
         self._plan = plan
         self._tell = tell
         self._told_at = 0.0
-        self._workers = Workers(ground.directory, ground.url, plan.workers)
+        self._workers = Workers(ground.directory, ground.url, plan.workers, plan.mark)
         self._ledger = Reader(ground.directory / "ledger")
         self._violence = Violence(self._workers, self._ledger, kill_database=kill_database)
         self._url = ground.url
@@ -146,6 +153,9 @@ class Drill:
             if unended != left:
                 left, since = unended, time.monotonic()
             self._turn(0.2)
+        give_up = time.monotonic() + KNOWN_SECONDS
+        while self._unknown_dead() and time.monotonic() < give_up:
+            self._turn(0.2)
 
     def _gather(self) -> Callable[[Collection[str]], Facts]:
         self._stage = "the verdict"
@@ -158,7 +168,7 @@ class Drill:
             found = _stored(store, task_id, has_late=task_id in refused)
             if found is not None:
                 stored[task_id] = found
-        accepted, workers = self._sender.accepted, store.workers()
+        accepted, workers = self._sender.accepted, self._rows()
         return lambda complaints: Facts(
             accepted=accepted,
             stored=stored,
@@ -202,6 +212,18 @@ class Drill:
         except StoreUnavailable:
             return len(self._plan.sendings)
         return sum(one.count for one in counts if one.queue == QUEUE and not one.status.is_terminal)
+
+    def _rows(self) -> list[WorkerInfo]:
+        """Of the workers of this drill."""
+        return [row for row in app.store.workers() if row.name.startswith(f"{self._plan.mark}-")]
+
+    def _unknown_dead(self) -> bool:
+        """Somebody was killed and is alive in the store."""
+        killed = {pid for one in self._violence.done if one.deed in KILLS_WORKERS for pid in one.workers}
+        try:
+            return any(row.host.pid in killed and row.status is WorkerStatus.ALIVE for row in self._rows())
+        except StoreUnavailable:
+            return True
 
 
 def _events(store: Store, *, since: datetime) -> list[EventInfo]:

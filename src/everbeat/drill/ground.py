@@ -52,12 +52,13 @@ def ground(db: str | None, *, among_real_work: bool, keep: bool) -> Iterator[Gro
 
 
 def _prepare(db: str, *, among_real_work: bool) -> tuple[Path, ...]:
-    """Refuses a store with real work in it. For one that is not there yet: its files, as they will be."""
+    """Refuses a store with real work in it. For one that is not there yet: its files, as they will be. A database that
+    is empty gets its tables, and keeps them."""
     broker = broker_from_url(db, where="--db")
     if isinstance(broker, SQLiteConfig) and not os.path.exists(broker.path):
         path = Path(broker.path)
         return (path, *(Path(f"{path}{ending}") for ending in SIDE_FILES), directory_of(path))
-    with closing(open_store(AppConfig(broker=broker, eager=False), create=False)) as store:
+    with closing(open_store(AppConfig(broker=broker, eager=False, auto_migrate=True))) as store:
         found = real_work(store)
     if found is not None and not among_real_work:
         raise RealWork(found)

@@ -1,7 +1,8 @@
 """What a drill will send and what it will do to the processes, from one seed.
 
-Pure: the same seed, size and permission give the same plan. What the plan meets is the machine's affair, so a second
-drill with the same seed does the same deeds at the same moments to workers that may be somewhere else in their work.
+Pure: the same seed, size and permission give the same plan, under names that are each drill's own. What the plan meets
+is the machine's affair, so a second drill with the same seed does the same deeds at the same moments to workers that
+may be somewhere else in their work.
 """
 
 from collections.abc import Iterator
@@ -93,31 +94,34 @@ class Act:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     seed: int
+    mark: str
+    """Begins the names of its tasks, keys and workers: another drill in the same store has others."""
     seconds: float
     workers: int
     sendings: tuple[Sending, ...]
     acts: tuple[Act, ...]
 
 
-def plan_for(*, seed: int, seconds: float, workers: int, tasks: int, may_kill_database: bool = False) -> Plan:
+def plan_for(
+    *, seed: int, mark: str, seconds: float, workers: int, tasks: int, may_kill_database: bool = False
+) -> Plan:
     chance = Random(seed)
-    mark = f"drill-{chance.getrandbits(32):08x}"
     sending_for = max(seconds * SENDING_SHARE, seconds - LAST_SECONDS)
-    sendings = tuple(_sending(chance, f"{mark}-{number}", at=sending_for * number / tasks) for number in range(tasks))
+    sendings = tuple(_sending(chance, mark, number, at=sending_for * number / tasks) for number in range(tasks))
     deeds = list(Deed)
     if not may_kill_database:
         deeds.remove(Deed.KILL_DATABASE)
     if seconds < LONG_ENOUGH_SECONDS:
         deeds.remove(Deed.FREEZE_LONG)
     acts = tuple(_acts(chance, deeds, seconds, workers))
-    return Plan(seed=seed, seconds=seconds, workers=workers, sendings=sendings, acts=acts)
+    return Plan(seed=seed, mark=mark, seconds=seconds, workers=workers, sendings=sendings, acts=acts)
 
 
-def _sending(chance: Random, task_id: str, *, at: float) -> Sending:
+def _sending(chance: Random, mark: str, number: int, *, at: float) -> Sending:
     kind = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
     work_ms = round(chance.triangular(0, 600, 60))
-    key = f"drill-{chance.randrange(KEYS)}" if kind is Kind.EXCLUSIVE else None
-    return Sending(id=task_id, kind=kind, work_ms=work_ms, key=key, at=at)
+    key = f"{mark}-key-{chance.randrange(KEYS)}" if kind is Kind.EXCLUSIVE else None
+    return Sending(id=f"{mark}-{number}", kind=kind, work_ms=work_ms, key=key, at=at)
 
 
 def _acts(chance: Random, deeds: list[Deed], seconds: float, workers: int) -> Iterator[Act]:

@@ -1,7 +1,8 @@
 """What became of everything: the account of a drill, and every promise that was broken.
 
 Pure: what the store says, what the tasks said in the ledger, and what was done to the processes, in; a verdict out. A
-task's result is the fence of the run it came from, so the ledger can be held against the store run by run.
+task's result is the fence of the run it came from, so the ledger can be held against the store run by run. What did not
+complete must be explained by what was done (`harm.py`).
 """
 
 import math
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from everbeat.drill.harm import Done, Harm, Noticed
 from everbeat.drill.ledger import Line, Word
 from everbeat.drill.plan import Deed, Kind, Sending
 from everbeat.model import event
@@ -19,19 +21,10 @@ from everbeat.model.task import TaskInfo
 from everbeat.model.worker import WorkerInfo
 
 MOST_LOSSES = 10
-"""After losing so many workers a task is failed (PROTOCOL 5)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """A deed that was done."""
-
-    deed: Deed
-    wall_us: int
-    worker_pid: int = 0
-    """The worker that was met, or whose process was."""
-    pids: frozenset[int] = frozenset()
-    """Task processes that died of it."""
+"""After losing more workers than this a task is failed (PROTOCOL 5)."""
+MOST_CRASHES = 3
+"""After so many deaths of its own process a task is set aside."""
+CRASHED = "WORKER_CRASHED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +79,8 @@ class Verdict:
     finished_again: int
     """Runs that came to their end beyond the first of their task: their outcome was refused, their effects remain."""
     deeds: dict[str, int]
+    not_timed: dict[str, int]
+    """Who was killed and is in no time below: nobody had to notice, or nobody was there."""
     time_to_detect: Times
     time_to_detect_process: Times
     time_to_detect_worker: Times
@@ -96,10 +91,13 @@ class Verdict:
 def judge(facts: Facts) -> Verdict:
     runs = _runs(facts.lines)
     tasks = [_Task(sending, facts.stored.get(task_id), runs[task_id]) for task_id, sending in facts.accepted.items()]
-    broken = [f"{task.title} {problem}" for task in tasks for problem in task.problems()]
+    harm = Harm(facts.done, facts.workers, facts.events, facts.lines)
+    processes, workers, restarted = harm.processes(), harm.workers(), list(_restarted(facts))
+    broken = [] if tasks else ["nothing was accepted, so nothing was tried"]
+    broken += [f"{task.title} {problem}" for task in tasks for problem in task.problems(harm)]
     broken += _overlaps(facts)
+    broken += [*harm.declared_for_nothing(), *processes.missed, *workers.missed]
     broken += facts.complaints
-    by_process, by_worker = list(_detected_processes(facts)), list(_detected_workers(facts))
     return Verdict(
         ok=not broken,
         accepted=len(tasks),
@@ -115,10 +113,11 @@ def judge(facts: Facts) -> Verdict:
         runs_cut_short=sum(not run.ended for task in tasks for run in task.runs),
         finished_again=sum(max(0, sum(run.ended for run in task.runs) - 1) for task in tasks),
         deeds={deed.value: count for deed, count in sorted(Counter(one.deed for one in facts.done).items())},
-        time_to_detect=times(by_process + by_worker),
-        time_to_detect_process=times(by_process),
-        time_to_detect_worker=times(by_worker),
-        time_to_restart=times(_restarted(facts)),
+        not_timed=_not_timed(processes, workers, restarted),
+        time_to_detect=times(processes.after + workers.after),
+        time_to_detect_process=times(processes.after),
+        time_to_detect_worker=times(workers.after),
+        time_to_restart=times(seconds for seconds in restarted if seconds is not None),
         broken=broken,
     )
 
@@ -163,7 +162,7 @@ class _Task:
         believed = None if self.stored is None else self.stored.result
         return believed is not None and any(run.fence > believed for run in self.runs)
 
-    def problems(self) -> Iterator[str]:
+    def problems(self, harm: Harm) -> Iterator[str]:
         if self.stored is None:
             yield "is lost: it was accepted, and the store does not know it"
             return
@@ -176,22 +175,33 @@ class _Task:
             yield f"ran although a run of it counted already ({said}; believed: fence {self.stored.result})"
         if info.status is TaskStatus.COMPLETED and self.stored.result not in {r.fence for r in self.runs if r.ended}:
             yield f"is COMPLETED with the result of fence {self.stored.result}, and no such run came to its end"
-        if self.sending.kind is Kind.POISON and not info.quarantined:
-            yield f"kills its process and is {info.status}, not in quarantine"
-        elif self.sending.kind.may_repeat and not self._has_right_end:
-            yield f"may be repeated and is {info.status} with {info.error_code}: {info.error_message}"
+        if info.status is not TaskStatus.COMPLETED or self.sending.kind is Kind.POISON:
+            yield from self._unexplained(info, harm)
         traced = {attempt.attempt for attempt in info.attempts} | self.stored.late
         for run in self.runs:
             if run.fence != self.stored.result and run.attempt not in traced:
                 yield f"ran under fence {run.fence} (attempt {run.attempt}), and the store has no trace of it"
 
-    @property
-    def _has_right_end(self) -> bool:
-        assert self.stored is not None
-        info = self.stored.info
-        if info.quarantined or info.lost_count >= MOST_LOSSES:
-            return info.status is TaskStatus.FAILED
-        return info.status is TaskStatus.COMPLETED
+    def _unexplained(self, info: TaskInfo, harm: Harm) -> Iterator[str]:
+        """What the end of a task that did not complete should be, and is not."""
+        crashes = sum(map(harm.ended_process_of, info.attempts))
+        losses = sum(map(harm.ended_worker_of, info.attempts))
+        ended = f"is {info.status} with {info.error_code}"
+        if self.sending.kind is Kind.POISON:
+            if not info.quarantined:
+                yield f"kills its process and is {info.status}, not in quarantine"
+            if len(self.runs) > MOST_CRASHES + losses:
+                yield f"kills its process and was let run {len(self.runs)} times"
+        elif info.status is not TaskStatus.FAILED or info.error_code != CRASHED:
+            yield f"{ended}, and no death explains that: {info.error_message}"
+        elif info.quarantined:
+            if crashes < MOST_CRASHES:
+                yield f"is in quarantine, and its own process was killed {crashes} times"
+        elif self.sending.kind.may_repeat:
+            if losses <= MOST_LOSSES and crashes < MOST_CRASHES:
+                yield f"may be repeated and {ended} after {crashes + losses} deaths: {info.error_message}"
+        elif not (crashes or losses):
+            yield f"{ended}, and neither its process nor its worker was hurt: {info.error_message}"
 
 
 def _runs(lines: Iterable[Line]) -> dict[str, list[_Run]]:
@@ -237,31 +247,14 @@ def _rank(found: Sequence[float], percent: int) -> timedelta | None:
     return timedelta(seconds=round(found[max(0, math.ceil(len(found) * percent / 100) - 1)], 6))
 
 
-def _detected_processes(facts: Facts) -> Iterator[float]:
-    """From the kill of a task process to the event that says so."""
-    told: dict[object, list[int]] = defaultdict(list)
-    for one in facts.events:
-        if one.name == event.CHILD_DIED:
-            told[one.facts.get("pid")].append(_us(one))
-    for done in facts.done:
-        if done.deed is Deed.KILL_PROCESS:
-            yield from _since(done, (at for pid in done.pids for at in told[pid]))
+def _not_timed(processes: Noticed, workers: Noticed, restarted: Sequence[float | None]) -> dict[str, int]:
+    found = dict(sorted(processes.excused.items())) | dict(sorted(workers.excused.items()))
+    ended = sum(seconds is None for seconds in restarted)
+    return found | ({"tasks that ended with the run that was cut short": ended} if ended else {})
 
 
-def _detected_workers(facts: Facts) -> Iterator[float]:
-    """From the kill of a worker to the event that says so. Not where every worker was killed: nobody was there."""
-    pids = {worker.id: worker.host.pid for worker in facts.workers}
-    told: dict[object, list[int]] = defaultdict(list)
-    for one in facts.events:
-        if one.name == event.WORKER_DEAD:
-            told[pids.get(str(one.worker_id))].append(_us(one))
-    for done in facts.done:
-        if done.deed is Deed.KILL_WORKER:
-            yield from _since(done, told[done.worker_pid])
-
-
-def _restarted(facts: Facts) -> Iterator[float]:
-    """From a kill to the next run of each task that it cut short."""
+def _restarted(facts: Facts) -> Iterator[float | None]:
+    """From a kill to the next run of each task that it cut short. None: there was none."""
     begun: dict[str, list[int]] = defaultdict(list)
     unended: dict[int, list[Line]] = defaultdict(list)
     ended = {(line.task_id, line.fence) for line in facts.lines if line.word is Word.END}
@@ -274,15 +267,5 @@ def _restarted(facts: Facts) -> Iterator[float]:
         if done.deed in (Deed.KILL_PROCESS, Deed.KILL_WORKER):
             below = (start for pid in done.pids for start in unended[pid])
             for task_id in sorted({start.task_id for start in below if start.wall_us < done.wall_us}):
-                yield from _since(done, begun[task_id])
-
-
-def _since(done: Done, moments: Iterable[int]) -> Iterator[float]:
-    """Seconds from the deed to the first moment after it, if there is one."""
-    later = [moment for moment in moments if moment >= done.wall_us]
-    if later:
-        yield (min(later) - done.wall_us) / 1e6
-
-
-def _us(one: EventInfo) -> int:
-    return round(one.at.timestamp() * 1e6)
+                later = [moment for moment in begun[task_id] if moment >= done.wall_us]
+                yield (min(later) - done.wall_us) / 1e6 if later else None

@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from typing import TypeVar
 
+from everbeat.drill.harm import Done
 from everbeat.drill.ledger import Reader
 from everbeat.drill.plan import Act, Deed
-from everbeat.drill.verdict import Done
 from everbeat.drill.workers import Worker, Workers
 from everbeat.run.pidfds import send_signal
 
@@ -37,9 +37,7 @@ class Violence:
                 if worker is not None:
                     self._meet_worker(act, worker)
             case Deed.KILL_EVERY_WORKER:
-                for worker in self._workers.living:
-                    self._kill_worker(worker)
-                self.done.append(Done(deed=act.deed, wall_us=_now()))
+                self._kill_everybody()
             case Deed.KILL_DATABASE:
                 self._kill_the_database()
 
@@ -97,6 +95,13 @@ class Violence:
             self._freeze(worker.pidfd, act.seconds)
             below = frozenset()
         self.done.append(Done(deed=act.deed, wall_us=now, worker_pid=worker.pid, pids=below))
+
+    def _kill_everybody(self) -> None:
+        everybody, now = list(self._workers.living), _now()
+        for worker in everybody:
+            self._kill_worker(worker)
+        met = frozenset(worker.pid for worker in everybody)
+        self.done.append(Done(deed=Deed.KILL_EVERY_WORKER, wall_us=now, others=met))
 
     def _kill_worker(self, worker: Worker) -> None:
         worker.was_killed = True

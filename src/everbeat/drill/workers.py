@@ -62,6 +62,8 @@ class Workers:
     directory: Path
     url: str
     count: int
+    mark: str
+    """Begins their names."""
     living: list[Worker] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     """Workers that ended, and nobody had killed them."""
@@ -117,7 +119,7 @@ class Workers:
 
     def _start(self) -> Worker:
         self.started += 1
-        name = f"drill-{self.started}"
+        name = f"{self.mark}-worker-{self.started}"
         command = [sys.executable, "-P", "-m", "everbeat", "worker", "start", TARGET, "--name", name, "--queues", QUEUE,
                    "--processes", str(PROCESSES), "--drain-timeout", str(DRAIN_SECONDS)]  # fmt: skip
         log, me = self.directory / f"{name}.log", os.getpid()
@@ -148,10 +150,10 @@ class Workers:
 
 def _complaint(worker: Worker) -> str | None:
     code = worker.process.returncode
-    if code == 0 or worker.was_killed:
+    if worker.was_killed:
         return None
-    if code == -signal.SIGTERM and worker.was_told_to_stop:
-        return None  # it had only just been started, and knew of no signal yet
+    if worker.was_told_to_stop and code in (0, -signal.SIGTERM):
+        return None  # by the signal: it had only just been started, and knew of none yet
     if code == -signal.SIGKILL and worker.was_frozen:
         return None  # it was stopped while it held the write lock of SQLite, and the others ended it (PROTOCOL 16)
     said = worker.log.read_text(errors="replace").splitlines()[-5:]

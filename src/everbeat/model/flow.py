@@ -78,7 +78,7 @@ class WorkflowChange(StrEnum):
     CANCEL = "cancel"
     RETRY = "retry"  # a person wants its failed nodes to run again
     GIVE_UP = "give up"  # its node was skipped: it never begins
-    REOPEN = "reopen"  # its node lives again after all
+    REOPEN = "reopen"  # its node lives again
 
 
 _N, _W = NodeStatus, WorkflowStatus
@@ -90,12 +90,13 @@ NODE_CHANGES: Mapping[tuple[NodeStatus, NodeChange], NodeStatus] = MappingProxyT
         (_N.READY, NodeChange.ENQUEUE): _N.ENQUEUED,
         (_N.READY, NodeChange.START): _N.RUNNING,
         (_N.PENDING, NodeChange.SKIP): _N.SKIPPED,
-        **{(state, NodeChange.COMPLETE): _N.COMPLETED for state in (_N.READY, _N.ENQUEUED, _N.RUNNING)},
+        **{(state, NodeChange.COMPLETE): _N.COMPLETED for state in _LIVE_NODES},
         **{(state, NodeChange.FAIL): _N.FAILED for state in _LIVE_NODES},
         **{(state, NodeChange.CANCEL): _N.CANCELLED for state in _LIVE_NODES},
-        **{(state, NodeChange.REOPEN): _N.PENDING for state in (_N.FAILED, _N.SKIPPED, _N.CANCELLED)},
+        **{(state, NodeChange.REOPEN): _N.PENDING for state in (_N.READY, _N.FAILED, _N.SKIPPED, _N.CANCELLED)},
     }
 )
+"""COMPLETED from PENDING: by recovery, if its task has a result all the same."""
 
 WORKFLOW_CHANGES: Mapping[tuple[WorkflowStatus, WorkflowChange], WorkflowStatus] = MappingProxyType(
     {
@@ -106,12 +107,12 @@ WORKFLOW_CHANGES: Mapping[tuple[WorkflowStatus, WorkflowChange], WorkflowStatus]
         **{(state, WorkflowChange.FAIL): _W.FAILED for state in (_W.RUNNING, _W.PAUSED)},
         **{(state, WorkflowChange.CANCEL): _W.CANCELLED for state in (_W.PENDING, _W.RUNNING, _W.PAUSED)},
         (_W.PENDING, WorkflowChange.GIVE_UP): _W.CANCELLED,
-        (_W.CANCELLED, WorkflowChange.REOPEN): _W.PENDING,
+        **{(state, WorkflowChange.REOPEN): _W.PENDING for state in (_W.FAILED, _W.CANCELLED)},
         **{(state, WorkflowChange.RETRY): _W.RUNNING for state in (_W.RUNNING, _W.PAUSED, _W.FAILED, _W.COMPLETED)},
     }
 )
-"""COMPLETED by RETRY: with `on_error=CONTINUE` a workflow may complete with failed nodes. REOPEN is for what
-never began and nobody cancelled."""
+"""COMPLETED by RETRY: with `on_error=CONTINUE` a workflow may complete with failed nodes. REOPEN is for what is nested,
+and waits for its node again: what failed, and what never began and nobody cancelled."""
 
 
 def workflow_sources(change: WorkflowChange) -> tuple[WorkflowStatus, ...]:
@@ -126,6 +127,7 @@ JOIN_NOT_MET = "JOIN_NOT_MET"
 TASK_CANCELLED = "TASK_CANCELLED"
 TASK_EXPIRED = "TASK_EXPIRED"
 RESULT_NOT_AVAILABLE = "RESULT_NOT_AVAILABLE"
+NOT_ENDED = "NOT_ENDED"
 WORKFLOW_FAILED = "WORKFLOW_FAILED"
 WORKFLOW_CANCELLED = "WORKFLOW_CANCELLED"
 
@@ -136,7 +138,7 @@ class NodeFailure:
 
     node: str
     status: str
-    """FAILED, SKIPPED or CANCELLED."""
+    """FAILED, SKIPPED or CANCELLED; PENDING if it had not ended when a partial join was met without it."""
     error_code: str
     message: str
     task_id: str | None = None

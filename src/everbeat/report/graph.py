@@ -34,12 +34,12 @@ def as_text(title: str, nodes: Sequence[Drawn]) -> str:
 
 def as_mermaid(nodes: Sequence[Drawn]) -> str:
     lines = ["flowchart TD"]
-    _draw(nodes, "n", lines, "  ")
+    coloured: dict[str, list[str]] = {}
+    _draw(nodes, "n", lines, "  ", coloured)
     for status, style in COLOURS.items():
-        marked = [line.split("[")[0].split("(")[0].strip() for line in lines if line.endswith(f"%% {status}")]
-        if marked:
-            lines += [f"  classDef {status} {style}", f"  class {','.join(marked)} {status}"]
-    return "\n".join(line.partition("  %% ")[0] for line in lines)
+        if status in coloured:
+            lines += [f"  classDef {status} {style}", f"  class {','.join(coloured[status])} {status}"]
+    return "\n".join(lines)
 
 
 def _lines(nodes: Sequence[Drawn], indent: str) -> list[str]:
@@ -58,15 +58,17 @@ def _lines(nodes: Sequence[Drawn], indent: str) -> list[str]:
     return lines
 
 
-def _draw(nodes: Sequence[Drawn], prefix: str, lines: list[str], indent: str) -> None:
+def _draw(nodes: Sequence[Drawn], prefix: str, lines: list[str], indent: str, coloured: dict[str, list[str]]) -> None:
+    """Adds lines, and the ids of nodes by their status."""
     ids = {node.name: f"{prefix}{number}" for number, node in enumerate(nodes)}
     for node in nodes:
         begin, end = SHAPES[node.kind]
-        mark = f"  %% {node.status}" if node.status in COLOURS else ""
-        lines.append(f'{indent}{ids[node.name]}{begin}"{_label(node)}"{end}{mark}')
+        lines.append(f'{indent}{ids[node.name]}{begin}"{_label(node)}"{end}')
+        if node.status is not None:
+            coloured.setdefault(node.status, []).append(ids[node.name])
         if node.inside:
             lines.append(f'{indent}subgraph {ids[node.name]}s["{_quoted(node.name)}"]')
-            _draw(node.inside, f"{ids[node.name]}_", lines, f"{indent}  ")
+            _draw(node.inside, f"{ids[node.name]}_", lines, f"{indent}  ", coloured)
             lines.append(f"{indent}end")
             lines.append(f"{indent}{ids[node.name]} -.-> {ids[node.name]}s")
     for node in nodes:

@@ -74,10 +74,11 @@ def of_store(found: Measures | None, *, is_up: bool) -> Iterator[Metric]:
     yield _oldest(found.counts if found else [])
     yield _gauge("quarantined_tasks", "Tasks set aside because they kept killing their process.",
                  [found.quarantined] if found else [])  # fmt: skip
-    workers = GaugeMetricFamily(f"{PREFIX}workers", "Workers that the store knows, by status.", labels=["status"])
-    for status, count in (found.workers if found else {}).items():
-        workers.add_metric([status], count)
-    yield workers
+    yield _by("workers", "Workers that the store knows, by status.", "status", found.workers if found else {})
+    yield _by("workflows", "Workflows by status, without those nested in another.", "status",
+              found.workflows if found else {})  # fmt: skip
+    yield _by("halted_workflows", "Workflows, nested ones too, that an error has paused or that could not be mended.",
+              "cause", found.halted_workflows if found else {})  # fmt: skip
     yield _gauge("heartbeat_age_seconds", "Age of the last beat of the living worker that was silent the longest.",
                  [found.heartbeat_age] if found and found.heartbeat_age is not None else [])  # fmt: skip
     yield _gauge("degraded", "1 while there are tasks that could not be recovered.",
@@ -115,6 +116,13 @@ def _gauge(name: str, says: str, values: Sequence[float]) -> Metric:
     gauge = GaugeMetricFamily(PREFIX + name, says)
     for value in values:
         gauge.add_metric([], value)
+    return gauge
+
+
+def _by(name: str, says: str, label: str, counts: Mapping[str, int]) -> Metric:
+    gauge = GaugeMetricFamily(PREFIX + name, says, labels=[label])
+    for value, count in counts.items():
+        gauge.add_metric([value], count)
     return gauge
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from everbeat.model.event import EventInfo
 from everbeat.model.recovery import RecoveryReport
 from everbeat.report.log import facts_of, line
+from everbeat.store.verbs.turns import PAUSED
 
 NOTHING = "-"
 LEAST_WIDTH = 8
@@ -142,6 +143,13 @@ def _recovered(report: RecoveryReport) -> str:
     workers = counted(len(report.dead_workers), "dead worker")
     tasks = counted(report.orphaned_tasks_found, "orphaned task")
     return f"{workers}, {tasks}" + (f" ({', '.join(kinds)})" if kinds else "")
+
+
+def waiting_for(stored: str | None) -> str | None:
+    """What a task waits for, as `waiting_for` has it, in words."""
+    if stored is None or not stored.startswith(PAUSED):
+        return stored
+    return f"its workflow is paused ({stored.removeprefix(PAUSED)})"
 
 
 def event_line(event: EventInfo) -> str:

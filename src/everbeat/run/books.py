@@ -5,6 +5,7 @@ Its place in the journal is free from then on, and not before: whoever recovers 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from everbeat.decide.room import Room
@@ -23,6 +24,15 @@ from everbeat.store.messages import Ending, Flush, Flushed, Held, Report
 Holdings = dict[Ownership, tuple[Claim, Slot]]
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What one flush tells."""
+
+    endings: list[Entered]
+    events: list[Event]
+    reports: dict[tuple[int, int, bool], Report]
+
+
 class Books:
     def __init__(self, worker_id: str, journal: Journal) -> None:
         self.worker_id = worker_id
@@ -36,6 +46,10 @@ class Books:
         self._leased: Holdings = {}
         """What is held and has an exclusive key."""
         self._endings: list[Entered] = []
+        self._kept = 0
+        """So many of these are written down."""
+        self._pages: dict[int, Page] = {}
+        """Those that are under way, by the number of their flush."""
         self.apart = Apart()
         self._events: list[Event] = []
         self._reports: dict[tuple[int, int, bool], Report] = {}
@@ -74,8 +88,8 @@ class Books:
 
     @property
     def are_clear(self) -> bool:
-        """Nothing is held, in doubt or to be settled."""
-        return not (self.holdings or self._endings or self.apart or self.are_in_doubt)
+        """Nothing is held, in doubt, under way or to be settled."""
+        return not (self.holdings or self._endings or self._pages or self.apart or self.are_in_doubt)
 
     # -- what is to be told -----------------------------------------------------------------------------------------
 
@@ -108,8 +122,18 @@ class Books:
 
     @property
     def endings(self) -> list[Ending]:
-        """Not settled yet, those that are set apart among them."""
-        return [*(ending for ending, _ in self._endings), *self.apart.endings]
+        """Not settled yet, those that are under way or set apart among them."""
+        pages = (*(page.endings for page in self._pages.values()), self._endings)
+        return [*(ending for page in pages for ending, _ in page), *self.apart.endings]
+
+    def unkept(self) -> list[Ending]:
+        """Those for the next flush that nobody was given yet to write down."""
+        before, self._kept = self._kept, len(self._endings)
+        return [ending for ending, _ in self._endings[before:]]
+
+    @property
+    def has_unkept(self) -> bool:
+        return self._kept < len(self._endings)
 
     @property
     def has_endings(self) -> bool:
@@ -122,23 +146,33 @@ class Books:
 
     # -- the flush --------------------------------------------------------------------------------------------------
 
-    def page(self, starts: Sequence[Claim], room: Room) -> Flush:
+    def page(self, number: int, starts: Sequence[Claim], room: Room, *, row_by_row: bool = False) -> Flush:
         """All of it, to be written at once; but for what is set apart. Where there is such, other locks are likely."""
-        endings = [ending for ending, _ in self._endings]
+        page = self._pages[number] = Page(self._endings, self._events, self._reports)
+        self._endings, self._events, self._reports, self._kept = [], [], {}, 0
+        endings = [ending for ending, _ in page.endings]
         hurries = bool(self.apart) and any(ending.claim.workflow_id for ending in endings)
         return Flush(
-            worker_id=self.worker_id, endings=endings, starts=starts, room=room, events=self._events,
-            reports=list(self._reports.values()), seen_beat=self.seen_beat, hurries=hurries,
+            worker_id=self.worker_id, endings=endings, starts=starts, room=room, events=page.events,
+            reports=list(page.reports.values()), seen_beat=self.seen_beat, row_by_row=row_by_row, hurries=hurries,
         )  # fmt: skip
 
-    def turn_page(self, flushed: Flushed) -> None:
+    def turn_page(self, number: int, flushed: Flushed) -> None:
         """It was committed: let go of what it settled. What the store has refused comes again, or is stuck."""
-        endings, self._endings, self._events, self._reports = self._endings, [], [], {}
-        self._let_go(endings, flushed)
+        self._let_go(self._pages.pop(number).endings, flushed)
+
+    def put_back(self, number: int) -> None:
+        """It was not, as far as is known: all of it is to be told again."""
+        page, later = self._pages.pop(number), self._endings
+        self._endings, self._kept = [], 0
+        for entered in (*page.endings, *later):
+            self._enter(entered)
+        self._events = page.events + self._events
+        self._reports = page.reports | self._reports
 
     def set_apart(self, now: int) -> bool:
         """A lock was in the way of a page: that of a workflow, if there is one on it, and then it is no longer."""
-        before, self._endings = self._endings, self.apart.take(self._endings, now)
+        before, self._endings, self._kept = self._endings, self.apart.take(self._endings, now), 0
         return len(self._endings) < len(before)
 
     def page_apart(self, workflow_id: str) -> Flush:

@@ -7,8 +7,8 @@ Here is the order of a turn; what each step does is in a module of its own:
 * `floor`       which process has which task: sent, read back
 * `processes`   started, replaced, ended
 * `drain`       the end of the worker's work
-* `flushing`    one self-clocking transaction per turn, no timers: whatever ended while the last one was being committed
-                is settled by the next, together with new starts and claims
+* `flushing`    self-clocking transactions, no timers: whatever ended while the last ones were committed is settled
+                by the next, together with new starts and claims; `scribes`, who writes them meanwhile
 * `books`       what is held, and what the store is still to be told; `apart`, what somebody's lock holds up
 * `pacing`      when the store is asked, and asked again
 * `mandate`     what the worker may still do
@@ -37,6 +37,7 @@ from everbeat.run.meter import Meter
 from everbeat.run.pacing import Pacing
 from everbeat.run.processes import Processes
 from everbeat.run.resources import resident
+from everbeat.run.scribes import Writing
 from everbeat.run.slot import Slots, Staffing
 from everbeat.run.stopping import Stopping
 from everbeat.run.stops import Stops
@@ -51,7 +52,7 @@ LONGEST_WAIT_US = 60_000_000
 class Dispatcher:
     def __init__(
         self, *, worker_id: str, hostname: str, store: Store, crew: Hands, keeper: Keeper, journal: Journal,
-        staffing: Staffing, recovery: RecoveryPolicy, lease: HeldLease, clock: Clock,
+        staffing: Staffing, recovery: RecoveryPolicy, lease: HeldLease, clock: Clock, scribes: Writing | None = None,
         jitter: Callable[[], float] = random.random, resident: Callable[[int], int] = resident,
     ) -> None:  # fmt: skip
         self.keeper = keeper
@@ -75,7 +76,7 @@ class Dispatcher:
         )  # fmt: skip
         self._drain = Drain(crew=crew, books=books, floor=floor, processes=processes, mandate=mandate, clock=clock)
         self.hearing = Hearing(
-            crew=crew, keeper=keeper, books=books, floor=floor, processes=processes, stops=stops, verdicts=verdicts,
+            crew=crew, books=books, floor=floor, processes=processes, stops=stops, verdicts=verdicts,
             drain=self._drain, pacing=pacing, pace=pace, clock=clock,
         )  # fmt: skip
         self._stopping = Stopping(
@@ -84,15 +85,18 @@ class Dispatcher:
         )  # fmt: skip
         self.flushing = Flushing(
             store=store, keeper=keeper, books=books, floor=floor, pacing=pacing, tally=self.tally, lease=lease,
-            mandate=mandate,
+            mandate=mandate, scribes=scribes,
         )  # fmt: skip
 
     # -- one turn ---------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        self.turns += 1
         now = self.clock.mono_us()
-        self.hearing.listen(now)
+        self.turns += 1
+        self.flushing.take_up(now)
+        self.hearing.listen(now, gathers=self.flushing.is_free)
+        if self.keeper.is_late(now):
+            self.keeper.write_down(self.books.unkept())
         self._heed_spool(now)
         self._stopping.go_on(now)
         self.floor.take_back_late(now)
@@ -104,8 +108,6 @@ class Dispatcher:
 
     def wait_us(self) -> int:
         """For how long nothing needs to be done unless somebody speaks."""
-        if self.keeper.has_news:
-            return 0
         now = self.clock.mono_us()
         return max(0, min(self._alarms(), default=now + LONGEST_WAIT_US) - now)
 
@@ -115,6 +117,8 @@ class Dispatcher:
             yield self.pacing.due_at
         if (self.flushing.has_news or self.pacing.retries) and not self.mandate.is_displaced:
             yield self.pacing.retry_at
+        if self.keeper.late_at is not None and self.books.has_unkept:
+            yield self.keeper.late_at
         if self.books.apart.due_at is not None and not self.mandate.is_displaced:
             yield max(self.books.apart.due_at, self.pacing.retry_at)
         yield from self._stopping.alarms()

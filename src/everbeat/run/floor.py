@@ -4,12 +4,12 @@ RUNNING is committed before the bytes of a task reach a process (P4): `launch` i
 the tasks that wait behind a slow one in a slot's queue, what has not begun is read back (PROTOCOL 19).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from everbeat.clock import Clock
 from everbeat.crashpoint import crash_point
 from everbeat.decide.pace import Pace
-from everbeat.decide.room import ASYNC_SLOT, OWN_PROCESS, Room
+from everbeat.decide.room import ASYNC_SLOT, OWN_PROCESS, Promise, Room
 from everbeat.decide.stop import cancelled_unbegun
 from everbeat.model.task import Claim
 from everbeat.run.books import Books
@@ -42,13 +42,20 @@ class Floor:
         self._mandate = mandate
         self._clock = clock
 
-    def room(self, now: int) -> Room:
-        """What could be taken now."""
+    def room(self, now: int, promised: Iterable[Promise] = ()) -> Room:
+        """What could be taken now, if all that was promised is."""
         if not self._mandate.starts_tasks:
             return Room(frozenset(), frozenset(), None)
         room = self.slots.room(self._pace.depths, now)
+        for promise in promised:
+            room.keep(promise)
         room.shunned = self._books.apart.workflows
         return room
+
+    @property
+    def is_busy(self) -> bool:
+        """Some process has a task, and may say something of it."""
+        return any(slot.queue for slot in self.slots.values())
 
     def has_begun(self, flight: Flight) -> bool:
         return self._journal.begun_ns(flight.entry, flight.claim.seq, flight.claim.fence) is not None
@@ -91,16 +98,25 @@ class Floor:
             self._processes.end(slot)
 
     def _give_own_process(self, claim: Claim, now: int) -> None:
-        slot = next(slot for slot in self.slots.of(ChildKind.OWN) if slot.may_start(now))
+        slots = self.slots.of(ChildKind.OWN)
+        slot = next((slot for slot in slots if slot.may_start(now)), None)
+        if slot is None or not self._mandate.starts_tasks:
+            self._give_back(slots[0], claim)
+            return
         slot.waiting = claim
         self._books.hold(claim, slot)
         self._processes.start(slot)
 
     def _hand_out(self, slot: Slot, claims: Sequence[Claim], now: int) -> None:
-        if not self._send(slot, claims, now):
+        """What it was when they were claimed it may be no longer."""
+        takes = self._mandate.starts_tasks and slot.is_open and not slot.is_in_the_way_of(claims)
+        if not (takes and self._send(slot, claims, now)):
             for claim in claims:
-                self._books.hold(claim, slot)
-                self._books.end(claim, give_back(claim, "its process could take no more"))
+                self._give_back(slot, claim)
+
+    def _give_back(self, slot: Slot, claim: Claim) -> None:
+        self._books.hold(claim, slot)
+        self._books.end(claim, give_back(claim, "its process could take no more"))
 
     def _send(self, slot: Slot, claims: Sequence[Claim], now: int) -> bool:
         is_exclusive = claims[0].exclusive_key is not None  # then it is the only one

@@ -1,15 +1,21 @@
-"""One transaction per turn: settle what ended, start what is ready, claim what fits; then hand it out.
+"""Transactions with the store, one after the other: settle what ended, start what is ready, claim what fits; then hand
+it out. No timers: whatever ended while the scribes were busy is in the next.
+
+Several may be under way at once, each with what ended since the one before and with room that no other was offered. A
+worker of whose processes none has anything hears nothing: it writes by itself, at once, as long as its store answers.
 
 A store that can not be written changes nothing here: outcomes stay, processes go on, the flush is tried again (P8). A
 row that it refuses is left out the second time, and so is what ended in a workflow if somebody's lock is in the way:
-that is tried apart (PROTOCOL 35). After a flush that may have been committed without an answer, the store is asked what
-is ours before anything is claimed (PROTOCOL 7).
+that is tried apart (PROTOCOL 35). After a flush that may have been committed without an answer, and once no other is
+under way, the store is asked what is ours before anything is claimed (PROTOCOL 7).
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from everbeat.crashpoint import crash_point
+from everbeat.decide.room import Promise, Room
 from everbeat.errors import StoreUnavailable
+from everbeat.model.task import Claim
 from everbeat.run.books import Books
 from everbeat.run.deadline import HeldLease
 from everbeat.run.floor import Floor
@@ -17,16 +23,30 @@ from everbeat.run.keeper import Keeper
 from everbeat.run.mandate import Mandate
 from everbeat.run.meter import Meter
 from everbeat.run.pacing import Pacing
+from everbeat.run.scribes import Answer, Writing
 from everbeat.run.tally import Tally
 from everbeat.store.interface import Store
 from everbeat.store.messages import Flush, Flushed
 from everbeat.store.transaction import Locked, RowRefused
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A flush that is under way."""
+
+    number: int
+    wanted: Flush
+    room: Room
+    promise: Promise
+    """The room as it was when it was sent: the store fills it."""
+    sent_at: int
+    """By the clock of leases."""
+
+
 class Flushing:
     def __init__(
         self, *, store: Store, keeper: Keeper, books: Books, floor: Floor, pacing: Pacing, tally: Tally,
-        lease: HeldLease, mandate: Mandate,
+        lease: HeldLease, mandate: Mandate, scribes: Writing | None,
     ) -> None:  # fmt: skip
         self._store = store
         self._keeper = keeper
@@ -36,103 +56,82 @@ class Flushing:
         self._tally = tally
         self._lease = lease
         self._mandate = mandate
+        self._scribes = scribes
+        self._under_way: dict[int, Sent] = {}
+        self._together: set[int] = set()
+        """Those of them that met another."""
+        self._begun = 0
+        self._is_careful = False
+        """A row was refused: the next flush goes row by row."""
         self.meter: Meter | None = None
+
+    # -- what others ask --------------------------------------------------------------------------------------------
 
     @property
     def has_news(self) -> bool:
-        return self._books.has_news or bool(self._floor.slots.to_start())
+        """Something is to be told, and can be."""
+        return self.is_free and (self._books.has_news or bool(self._to_start()))
 
-    def flush(self, now: int) -> None:
-        if self._mandate.is_displaced:
-            self._keeper.keep(self._books.endings)
-            return
-        if self._books.are_in_doubt and not self._ask_what_is_ours(now):
-            return
-        if self._books.apart:
-            self._keeper.write_down(self._books.apart.endings)
-            self._try_apart(now)
-        if self._pacing.may_ask(now) and not self._mandate.is_displaced:
-            self._turn_page(now)
+    @property
+    def is_free(self) -> bool:
+        """One more can be sent."""
+        return self._scribes is None or self._scribes.is_free
 
-    def _try_apart(self, now: int) -> None:
-        """One workflow that somebody had locked, if it is its time."""
-        workflow_id = self._books.apart.due(now)
-        if workflow_id is None:
-            return
-        wanted = self._books.page_apart(workflow_id)
-        try:
-            flushed = self._write(wanted, now)
-        except Locked as error:
-            self._books.postpone(workflow_id, now, str(error))
-            return
-        if flushed is None:
-            return
-        self._books.turn_page_apart(workflow_id, flushed)
-        self._count(wanted, flushed)
-        self._pacing.wake()  # what follows from it is ready, and its tasks are wanted again
-        self._mandate.is_fenced |= not flushed.alive
+    @property
+    def begun(self) -> int:
+        """How many there were, of which `done` and those before it are taken up. Asked by the heartbeat's thread."""
+        return self._begun
 
-    def _turn_page(self, now: int) -> None:
-        starts, room = self._floor.slots.to_start(), self._floor.room(now)
-        is_offer = not room.is_empty
-        if not (self._books.has_news or starts or (is_offer and self._pacing.is_hungry)):
-            self._pacing.rest()
-            self._tally.away_since = None
-            return
-        sent_at = self._lease.now_us()
-        try:
-            wanted = self._books.page(starts, room)
-            flushed = self._write(wanted, now)
-        except Locked as error:
-            if self._books.set_apart(now):
-                self._turn_page(now)
-            else:
-                self._failed(error, now)
-            return
-        if flushed is None:
-            return
+    @property
+    def done(self) -> int:
+        return min(tuple(self._under_way), default=self._begun + 1) - 1
+
+    # -- answers ----------------------------------------------------------------------------------------------------
+
+    def take_up(self, now: int) -> None:
+        """What the scribes have an answer to."""
+        if self._scribes is not None and self._under_way:
+            for number, answer in self._scribes.answers():
+                self._take_up(self._under_way[number], answer, now)
+
+    def _take_up(self, sent: Sent, answer: Answer, now: int) -> None:
+        is_stored = isinstance(answer, Flushed) and not answer.is_older
+        self._keeper.end(sent.number, is_stored=is_stored)
+        if isinstance(answer, Flushed) and is_stored:
+            self._go_on(sent, answer, now)
+        else:
+            self._books.put_back(sent.number)
+            self._pacing.wake()
+            self._heed_refusal(answer, now)
+        del self._under_way[sent.number]
+        self._together.discard(sent.number)
+
+    def _go_on(self, sent: Sent, flushed: Flushed, now: int) -> None:
         if any(claim.exclusive_key is not None for claim in (*flushed.started, *flushed.claims)):
-            self._lease.answered(sent_at)
+            self._lease.answered(sent.sent_at)
         self._pacing.answered()
-        self._books.turn_page(flushed)
-        self._count(wanted, flushed)
+        self._books.turn_page(sent.number, flushed)
+        self._count(sent.wanted, flushed)
         if flushed.alive:
-            self._pacing.looked(room, flushed, now, was_offered=is_offer)
-            self._floor.launch(starts, flushed.started, flushed.claims)
+            was_alone = sent.number not in self._together
+            self._pacing.looked(sent.room, flushed, now, was_offered=not sent.promise.is_empty, was_alone=was_alone)
+            self._floor.launch(sent.wanted.starts, flushed.started, flushed.claims)
         else:
             self._mandate.is_fenced = True
 
-    def _write(self, wanted: Flush, now: int) -> Flushed | None:
-        """None: nothing was written. Raises `Locked`."""
-        flushed: Flushed | None = None
-        self._keeper.begin(wanted.endings, self._books.holdings, now)
-        try:
-            try:
-                flushed = self._store.flush(wanted)
-            except RowRefused:
-                room = None if wanted.room is None else self._floor.room(now)
-                flushed = self._store.flush(replace(wanted, room=room, row_by_row=True))
-        except Locked:
-            raise
-        except StoreUnavailable as error:
-            self._books.are_in_doubt |= error.maybe_stored
-            self._failed(error, now)
-        finally:
-            self._keeper.end(is_stored=flushed is not None and not flushed.is_older)
-        if flushed is None or flushed.is_older:
-            self._mandate.is_displaced |= flushed is not None
-            return None
-        return flushed
-
-    def _ask_what_is_ours(self, now: int) -> bool:
-        """Before anything else is claimed (PROTOCOL 7). False: the store does not say."""
-        try:
-            owned = self._store.surely_owned_by(self._books.worker_id)
-            self._books.forget(self._store.hear_again(self._books.events))
-            self._books.give_back_unknown(owned)
-        except StoreUnavailable as error:
-            self._failed(error, now)
-        return not self._books.are_in_doubt
+    def _heed_refusal(self, answer: Answer, now: int) -> None:
+        """Nothing was written, as far as is known."""
+        match answer:
+            case Flushed():
+                self._mandate.is_displaced = True
+            case RowRefused():
+                self._is_careful = True
+            case Locked():
+                if not self._books.set_apart(now):
+                    self._failed(answer, now)
+            case StoreUnavailable():
+                self._books.are_in_doubt |= answer.maybe_stored
+                self._failed(answer, now)
 
     def _failed(self, error: StoreUnavailable, now: int) -> None:
         self._keeper.is_away = True
@@ -145,3 +144,91 @@ class Flushing:
             self.meter.flushed(len(wanted.endings) + len(flushed.started) + len(flushed.claims))
         if wanted.endings:
             crash_point("finish.after_commit")
+
+    # -- flushes ----------------------------------------------------------------------------------------------------
+
+    def flush(self, now: int) -> None:
+        if self._mandate.is_displaced:
+            self._keeper.keep(self._books.endings)
+            return
+        if self._books.are_in_doubt and (self._under_way or not self._ask_what_is_ours(now)):
+            return
+        if self._books.apart:
+            self._keeper.write_down(self._books.apart.endings)
+            self._try_apart(now)
+        while self._may_go_on(now) and self._turn_page(now):
+            continue
+
+    def _may_go_on(self, now: int) -> bool:
+        return self.is_free and self._pacing.may_ask(now) and not self._mandate.is_displaced
+
+    def _turn_page(self, now: int) -> bool:
+        """Whether it was refused at once, and may be tried again in another way."""
+        starts = self._to_start()
+        room = self._floor.room(now, [sent.promise for sent in self._under_way.values()])
+        looks = self._pacing.is_hungry and not room.is_empty and not self._under_way  # two would look for ever
+        if not (self._books.has_news or starts or looks):
+            if not self._under_way:
+                self._pacing.rest()
+                self._tally.away_since = None
+            return False
+        self._begun += 1
+        wanted = self._books.page(self._begun, starts, room, row_by_row=self._is_careful)
+        sent = Sent(number=self._begun, wanted=wanted, room=room, promise=room.promise(), sent_at=self._lease.now_us())
+        if not sent.promise.is_empty:
+            self._pacing.offered()
+        self._is_careful = False
+        if self._under_way:
+            self._together |= {sent.number, *self._under_way}
+        self._under_way[sent.number] = sent
+        self._keeper.begin(sent.number, wanted.endings, now)
+        writes_itself = not (self._floor.is_busy or len(self._under_way) > 1 or self._keeper.is_away)
+        if self._scribes is not None and not writes_itself:
+            self._scribes.write(sent.number, wanted)
+            return False
+        answer = self._answer(wanted)
+        self._take_up(sent, answer, now)
+        return isinstance(answer, RowRefused | Locked)
+
+    def _answer(self, wanted: Flush) -> Answer:
+        try:
+            return self._store.flush(wanted)
+        except (StoreUnavailable, RowRefused) as error:
+            return error
+
+    def _to_start(self) -> list[Claim]:
+        """Those that are under way already do not start twice."""
+        started = {id(claim) for sent in self._under_way.values() for claim in sent.wanted.starts}
+        return [claim for claim in self._floor.slots.to_start() if id(claim) not in started]
+
+    # -- what is not of every day -----------------------------------------------------------------------------------
+
+    def _try_apart(self, now: int) -> None:
+        """One workflow that somebody had locked, if it is its time."""
+        workflow_id = self._books.apart.due(now)
+        if workflow_id is None:
+            return
+        wanted = self._books.page_apart(workflow_id)
+        answer = self._answer(wanted)
+        if isinstance(answer, RowRefused):
+            answer = self._answer(replace(wanted, row_by_row=True))
+        if isinstance(answer, Locked):
+            self._books.postpone(workflow_id, now, str(answer))
+        elif isinstance(answer, Flushed) and not answer.is_older:
+            self._keeper.settled(wanted.endings)
+            self._books.turn_page_apart(workflow_id, answer)
+            self._count(wanted, answer)
+            self._pacing.wake()  # what follows from it is ready, and its tasks are wanted again
+            self._mandate.is_fenced |= not answer.alive
+        else:
+            self._heed_refusal(answer, now)
+
+    def _ask_what_is_ours(self, now: int) -> bool:
+        """Before anything else is claimed (PROTOCOL 7). False: the store does not say."""
+        try:
+            owned = self._store.surely_owned_by(self._books.worker_id)
+            self._books.forget(self._store.hear_again(self._books.events))
+            self._books.give_back_unknown(owned)
+        except StoreUnavailable as error:
+            self._failed(error, now)
+        return not self._books.are_in_doubt

@@ -18,7 +18,6 @@ from everbeat.run.books import Books
 from everbeat.run.drain import Drain
 from everbeat.run.floor import Floor
 from everbeat.run.hands import Hands
-from everbeat.run.keeper import Keeper
 from everbeat.run.meter import Meter
 from everbeat.run.news import AppFacts, AppFailed, AppReady, ChildReady, Died, Finished, News, Reported
 from everbeat.run.pacing import Pacing
@@ -34,11 +33,10 @@ GATHER_US = 1_000
 
 class Hearing:
     def __init__(
-        self, *, crew: Hands, keeper: Keeper, books: Books, floor: Floor, processes: Processes, stops: Stops,
+        self, *, crew: Hands, books: Books, floor: Floor, processes: Processes, stops: Stops,
         verdicts: Verdicts, drain: Drain, pacing: Pacing, pace: Pace, clock: Clock,
     ) -> None:  # fmt: skip
         self._crew = crew
-        self._keeper = keeper
         self._books = books
         self._floor = floor
         self._processes = processes
@@ -55,13 +53,14 @@ class Hearing:
         self.elsewhere: Callable[[News], None] = lambda news: None
         """Told of processes that run no tasks."""
 
-    def listen(self, now: int) -> None:
-        """Hear all there is. Slots that are about to end as well are worth a moment: one commit settles them all."""
-        for news in self._keeper.collect():
+    def listen(self, now: int, *, gathers: bool = True) -> None:
+        """Hear all there is. Slots that are about to end as well are worth a moment, if it `gathers` for a flush: one
+        commit settles them all."""
+        for news in self._crew.collect():
             self._hear(news, now)
         until = now + GATHER_US
-        while self._is_worth_a_moment() and self._clock.mono_us() < until and self._crew.wait():
-            for news in self._keeper.collect():
+        while gathers and self._is_worth_a_moment() and self._clock.mono_us() < until and self._crew.wait():
+            for news in self._crew.collect():
                 self._hear(news, now)
 
     def _is_worth_a_moment(self) -> bool:

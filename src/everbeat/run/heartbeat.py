@@ -2,8 +2,8 @@
 
 On a connection and thread of its own, so that nothing the dispatcher does delays it; but only while the dispatcher
 really turns, because a hung one must not keep its tasks alive (PROTOCOL 9). One transaction per interval, however many
-tasks are held. What the store shows as ours but we do not hold, twice in a row, is given back; and a turn of the
-dispatcher lies between: one that has committed a claim and is slow to come back from it is about to hold it.
+tasks are held. What the store shows as ours but we do not hold, twice in a row, is given back; and no flush that was
+under way the first time is so the second time: what it has claimed is about to be held.
 """
 
 import random
@@ -42,7 +42,7 @@ class Heartbeat:
         self._turned_at = clock.mono_us()
         self._strangers: set[tuple[str, int]] = set()
         self._strangers_at = 0
-        """The dispatcher's turn when they were seen."""
+        """How many flushes had begun when they were seen."""
         self._resources = resources
         self._jitter = jitter
         self._pictured_at: int | None = None
@@ -92,13 +92,16 @@ class Heartbeat:
         return self._turns == 0 or now - self._turned_at < HUNG_US
 
     def _return_strangers(self, strangers: list[Claim]) -> None:
-        turn = self._dispatcher.turns  # before `held`: what an earlier turn has claimed is in it
+        done = self._dispatcher.flushing.done  # before `held`: what these have claimed is in it
         held = {(one.task_id, one.fence) for one in self._dispatcher.held()}
         unknown = [claim for claim in strangers if (claim.id, claim.fence) not in held]
-        if turn == self._strangers_at:
+        if done < self._strangers_at:
             return
         lost = [claim for claim in unknown if (claim.id, claim.fence) in self._strangers]
-        self._strangers, self._strangers_at = {(claim.id, claim.fence) for claim in unknown}, turn
+        self._strangers, self._strangers_at = (
+            {(claim.id, claim.fence) for claim in unknown},
+            self._dispatcher.flushing.begun,
+        )
         evidence = f"worker {self._worker_id} does not hold it"
         orphans = [Orphan(claim=claim, cause=Cause.NEVER_BEGAN, evidence=evidence, is_certain=True) for claim in lost]
         recover_all(self._store, orphans, self._recovery, jitter=self._jitter)

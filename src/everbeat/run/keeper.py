@@ -1,25 +1,18 @@
 """Keeps what ends while the store does not answer (P8, PROTOCOL 30).
 
-The dispatcher waits for its flush, and hears nothing meanwhile. If that takes longer than a commit ever should, this
-loop, in a thread of its own, hears the processes in its place: it writes what the flush was to settle, and each outcome
-that comes, into the spool. The news stay for the dispatcher, in order. After a flush that failed, what is to be settled
-is in the spool before the next one is sent. Only outcomes need that: of a run that has none (its process died), the
-begin mark in the journal remains, and whoever recovers it takes it for lost with its worker.
-
-The crew and the spool belong to whoever holds the turn: the dispatcher always, but while it waits.
+A flush that takes longer than a commit ever should is written into the spool, by this loop in a thread of its own; what
+ends meanwhile the dispatcher, which goes on, writes there as it hears it. After a flush that failed, what is to be
+settled is in the spool before the next one is sent. Only outcomes need that: of a run that has none (its process died),
+the begin mark in the journal remains, and whoever recovers it takes it for lost with its worker.
 """
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from everbeat.clock import Clock
 from everbeat.model.task import Claim, Outcome
 from everbeat.run.failure import WORKER_STOPPED
-from everbeat.run.hands import Hands
-from everbeat.run.news import Died, Finished, News
-from everbeat.run.slot import Slot
-from everbeat.run.spool import Ownership, Spool
-from everbeat.run.wire import Told
+from everbeat.run.spool import Spool
 from everbeat.store.messages import Ending
 
 LATE_US = 50_000
@@ -30,48 +23,45 @@ IDLE_SECONDS = 0.25
 class Keeper:
     name = "keeper"
 
-    def __init__(self, crew: Hands, spool: Spool, clock: Clock) -> None:
+    def __init__(self, spool: Spool, clock: Clock) -> None:
         self.spool = spool
-        self._crew = crew
         self._clock = clock
         self._turn = threading.Lock()
-        self._turn.acquire()
-        self._sent_at: int | None = None
-        self._endings: Sequence[Ending] = ()
-        self._held: Mapping[Ownership, tuple[Claim, Slot]] = {}
-        self._early: list[News] = []
+        """Whoever has it writes into the spool."""
+        self._sent: dict[int, tuple[int, Sequence[Ending]]] = {}
         self.is_away = False
         """The last flush failed: what is to be settled is written down before the next is sent."""
 
     # The dispatcher's side.
 
-    @property
-    def has_news(self) -> bool:
-        """Something was heard in the dispatcher's place, and will not be heard again."""
-        return bool(self._early)
-
-    def collect(self) -> list[News]:
-        """What has happened to the processes."""
-        if not self._early:
-            return self._crew.collect()
-        early, self._early = self._early, []
-        return early + self._crew.collect()
-
-    def begin(self, endings: Sequence[Ending], held: Mapping[Ownership, tuple[Claim, Slot]], now: int) -> None:
+    def begin(self, number: int, endings: Sequence[Ending], now: int) -> None:
         """A flush is sent."""
-        self._endings, self._held = endings, held
         if self.is_away:
             self.write_down(endings)
-        self._sent_at = now
-        self._turn.release()
+        self._sent[number] = now, endings
 
-    def end(self, *, is_stored: bool) -> None:
+    def end(self, number: int, *, is_stored: bool) -> None:
         """It was answered, or given up."""
-        self._turn.acquire()
-        self._sent_at = None
         self.is_away &= not is_stored
-        if is_stored and self.spool.is_used:
-            self.spool.settle({(ending.claim.seq, ending.claim.fence) for ending in self._endings})
+        with self._turn:
+            _, endings = self._sent.pop(number)
+        if is_stored:
+            self.settled(endings)
+
+    def settled(self, endings: Iterable[Ending]) -> None:
+        """The store has these."""
+        if self.spool.is_used:
+            with self._turn:
+                self.spool.settle({(ending.claim.seq, ending.claim.fence) for ending in endings})
+
+    @property
+    def late_at(self) -> int | None:
+        """When the oldest flush that is under way is late."""
+        return min((sent_at + LATE_US for sent_at, _ in self._sent.values()), default=None)
+
+    def is_late(self, now: int) -> bool:
+        late_at = self.late_at
+        return late_at is not None and now >= late_at
 
     def keep(self, endings: Sequence[Ending]) -> None:
         """These will not be stored by this process any more."""
@@ -80,35 +70,30 @@ class Keeper:
 
     def write_down(self, endings: Iterable[Ending]) -> None:
         """These may take a while. Done once for each, however often it is said."""
-        for ending in endings:
-            if ending.outcome is not None:
-                self._keep(ending.claim, ending.outcome, ending.pid)
+        with self._turn:
+            self._write_down(endings)
 
     # The loop.
 
     def tick(self) -> float:
         now = self._clock.mono_us()
-        if self._sent_at is not None and now - self._sent_at >= LATE_US and self._turn.acquire(blocking=False):
-            try:
-                if self._sent_at is not None:
-                    self._hear()
-            finally:
-                self._turn.release()
+        for number, (sent_at, _) in list(self._sent.items()):
+            if now - sent_at >= LATE_US:
+                self._keep_late(number)
         self.spool.sync(now)
-        return LOOK_SECONDS if self._held else IDLE_SECONDS
+        return LOOK_SECONDS if self._sent else IDLE_SECONDS
 
-    def _hear(self) -> None:
-        self.write_down(self._endings)
-        for news in self._crew.collect():
-            self._early.append(news)
-            if isinstance(news, Finished | Died):
-                self._keep_told(news.outcomes)
+    def _keep_late(self, number: int) -> None:
+        with self._turn:
+            if number in self._sent:
+                self._write_down(self._sent[number][1])
 
-    def _keep_told(self, outcomes: Iterable[Told]) -> None:
-        for _, seq, fence, outcome in outcomes:
-            claim, slot = self._held.get((seq, fence), (None, None))
-            if claim is not None and slot is not None:
-                self._keep(claim, outcome, slot.pid)
+    # Both.
+
+    def _write_down(self, endings: Iterable[Ending]) -> None:
+        for ending in endings:
+            if ending.outcome is not None:
+                self._keep(ending.claim, ending.outcome, ending.pid)
 
     def _keep(self, claim: Claim, outcome: Outcome, pid: int | None) -> None:
         if outcome.error is None or outcome.error.code != WORKER_STOPPED:  # that one has not ended by itself

@@ -145,7 +145,12 @@ class Life:
 
     def _poll_on(self, signals: Signals) -> select.poll:
         poll = select.poll()
-        for fd in (self.outfit.crew.fileno(), self.outfit.bell.fileno(), signals.fileno()):
+        for fd in (
+            self.outfit.crew.fileno(),
+            self.outfit.bell.fileno(),
+            self.outfit.scribes.fileno(),
+            signals.fileno(),
+        ):
             poll.register(fd, select.POLLIN)
         if self._messenger is not None:
             poll.register(self._messenger.fileno(), select.POLLIN)
@@ -237,7 +242,7 @@ class Life:
             self._reporter.store_unavailable("goodbye", error)
 
     def _pass_time(self, seconds: float) -> None:
-        select.select([self.outfit.crew.fileno()], [], [], seconds)
+        select.select([self.outfit.crew.fileno(), self.outfit.scribes.fileno()], [], [], seconds)
         self.dispatcher.tick()
 
     def _say_goodbye(self, *, fenced: bool) -> None:

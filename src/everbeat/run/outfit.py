@@ -20,6 +20,7 @@ from everbeat.run.profile import Profile
 from everbeat.run.reaper import Reaper
 from everbeat.run.recovery import Recovery
 from everbeat.run.resources import Resources
+from everbeat.run.scribes import Scribes
 from everbeat.run.session import SessionKeeper
 from everbeat.run.spool import Spool
 from everbeat.store.interface import Store
@@ -52,6 +53,7 @@ class Outfit:
         self._equip_crew()
         self.store_id = _same_store(self.store, store_id)
         self.keeper = self._make_keeper()
+        self.scribes = stack.enter_context(closing(Scribes(self.store, self.store.flushes_at_once)))
         self.dispatcher = self._make_dispatcher()
         self.heartbeat = self._make_heartbeat()
         self.session = self._make_session_keeper()
@@ -77,7 +79,7 @@ class Outfit:
     def _make_keeper(self) -> Keeper:
         spool = Spool(self.store.state_directory, worker_id=self.profile.worker_id, store_id=self.store_id)
         self.stack.callback(spool.close)
-        return Keeper(self.crew, spool, self.clock)
+        return Keeper(spool, self.clock)
 
     def _make_dispatcher(self) -> Dispatcher:
         return Dispatcher(
@@ -91,6 +93,7 @@ class Outfit:
             recovery=self.profile.config.recovery.to_policy(),
             lease=HeldLease(self.profile.lease, self.crew.deadline),
             clock=self.clock,
+            scribes=self.scribes,
         )
 
     def _make_heartbeat(self) -> Heartbeat:

@@ -37,10 +37,17 @@ class Pacing:
     def answered(self) -> None:
         self.retries = self.retry_at = 0
 
-    def looked(self, room: Room, flushed: Flushed, now: int, *, was_offered: bool) -> None:
-        """`room` is what is left of it."""
-        if was_offered:
-            self.is_hungry = room.is_empty and bool(flushed.claims)
+    def offered(self) -> None:
+        """The store is asked to fill some room. Whoever wakes us from now on may mean what it does not see."""
+        self.is_hungry = False
+
+    def looked(self, room: Room, flushed: Flushed, now: int, *, was_offered: bool, was_alone: bool) -> None:
+        """`room` is what is left of it. Of two who look at once neither finds what the other has its hand on, nor has
+        room that the other does not use: what is left is found by looking again."""
+        if not was_alone:
+            self.wake()
+        elif was_offered:
+            self.is_hungry |= room.is_empty and bool(flushed.claims)
             self.has_found_all = not room.is_empty
         if flushed.next_due_in_us is not None:
             self.due_at = now + flushed.next_due_in_us

@@ -97,6 +97,11 @@ class Slot:
         head = self.head
         return head is None or (now - self.head_since < FRESH_US and not head.claim.alone)
 
+    def is_in_the_way_of(self, claims: Iterable[Claim]) -> bool:
+        """Something stands in its queue, and one of them all must not share it (PROTOCOL 19)."""
+        head = self.head if self.kind is ChildKind.SYNC else None
+        return head is not None and (head.claim.alone or any(claim.alone for claim in claims))
+
     @property
     def is_open(self) -> bool:
         return self.state is SlotState.READY and not self.is_retiring

@@ -144,6 +144,9 @@ class Store(Site, Protocol):
 
     # -- the life of a task -----------------------------------------------------------------------------------------
 
+    flushes_at_once: int
+    """More of a worker's only wait for each other."""
+
     def flush(self, flush: Flush) -> Flushed:
         """All of it, or nothing with RowRefused if a row of it can never be written: then ask for it row by row."""
 

@@ -134,6 +134,10 @@ class Measures:
     quarantined: int
     workers: dict[str, int]
     """By status, also those that do not occur."""
+    workflows: dict[str, int]
+    """By status, also those that do not occur. Nested ones are part of the one around them."""
+    halted_workflows: dict[str, int]
+    """Those that a person has to look at, also nested ones: paused by an `error`, or `torn` and not to be mended."""
     heartbeat_age: float | None
     """Seconds since the last beat of the living worker that has been silent the longest; None if none lives."""
     degraded: bool

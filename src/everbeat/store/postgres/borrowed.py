@@ -34,6 +34,7 @@ SEARCH_PATH = "SELECT current_setting('search_path')"
 SET_SEARCH_PATH = "SELECT set_config('search_path', %s, true)"
 THIS_TRANSACTION = "SELECT pg_current_xact_id()::text"
 STATE_OF = "SELECT pg_xact_status(%s::text::xid8)"
+READ_WRITE = " Begin one that may write (SET TRANSACTION READ WRITE); a standby has none, connect to its primary"
 
 
 def enqueue_on(given: Any, tasks: Sequence[NewTask], *, database: PostgresDatabase, bells: NotifyBells) -> Sent:
@@ -60,7 +61,7 @@ def enqueue_on(given: Any, tasks: Sequence[NewTask], *, database: PostgresDataba
         if isinstance(refused.__cause__, MISSING):
             raise _not_added(database, refused.__cause__) from refused
         raise
-    except psycopg.OperationalError as error:
+    except (psycopg.OperationalError, psycopg.InternalError) as error:
         raise _not_added(database, error) from error
     return Sent(results, lambda: _is_open(database, number))
 
@@ -138,8 +139,10 @@ def _is_open(database: PostgresDatabase, number: str) -> bool:
 
 def _not_added(database: PostgresDatabase, error: BaseException) -> StoreUnavailable:
     said = str(error).splitlines()[0].rstrip(".")
+    advice = READ_WRITE if isinstance(error, psycopg.errors.ReadOnlySqlTransaction) else ""
     return StoreUnavailable(
         f"{database.location}: {said} on the connection that was given. The tasks were not added to its transaction."
+        + advice
     )
 
 

@@ -2,6 +2,7 @@
 tell, and does the server serve us as it should. Its log and its repair are the server's own affair."""
 
 import time
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import psycopg
@@ -10,7 +11,9 @@ from everbeat.model.integrity import Checkpoint, IntegrityResult
 from everbeat.store.postgres.connection import PostgresDatabase
 from everbeat.store.postgres.transaction import Connection
 
-AMCHECK = "SELECT extnamespace::regnamespace::text FROM pg_extension WHERE extname = 'amcheck'"
+AMCHECK = """
+SELECT extnamespace::regnamespace::text, has_schema_privilege(extnamespace, 'USAGE'), quote_ident(current_user)
+  FROM pg_extension WHERE extname = 'amcheck'"""
 INDEXES = """
 SELECT c.oid::regclass::text, c.oid::bigint FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
   JOIN pg_class t ON t.oid = i.indrelid JOIN pg_am a ON a.oid = c.relam
@@ -27,6 +30,11 @@ SELECT pid, application_name, extract(epoch FROM clock_timestamp() - xact_start)
  WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
    AND datname = current_database()
  ORDER BY xact_start LIMIT 1"""
+# What pg_stat_activity shows of a session to those who may not see it is only that it is there.
+UNSEEN = """
+SELECT count(*), quote_ident(current_user) FROM pg_stat_activity
+ WHERE datname = current_database() AND NOT pg_has_role(usesysid, 'USAGE')
+   AND NOT pg_has_role('pg_read_all_stats', 'USAGE')"""
 QUEUE = """
 SELECT pg_notification_queue_usage(), pid, application_name, datname
   FROM (SELECT 1) AS one LEFT JOIN LATERAL
@@ -42,6 +50,15 @@ FULL = 0.5
 NO_AMCHECK = "indexes were not checked: CREATE EXTENSION amcheck lets everbeat do it"
 
 
+@dataclass(slots=True, kw_only=True)
+class _Indexes:
+    """What was found of them."""
+
+    errors: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    complete: bool = True
+
+
 class Checks:
     database: PostgresDatabase
 
@@ -50,12 +67,11 @@ class Checks:
         with self.database.session() as connection:
             errors = [f"index {name} is not valid" for (name,) in connection.execute(INVALID)]
             warnings = [*_old_transactions(connection), *_full_queue(connection)]
-            checked = _check_indexes(connection, give_up=began + budget)
-        notes = [] if checked is not None else [NO_AMCHECK]
-        found, complete = checked or ([], True)
-        errors += found
+            notes = _unseen_transactions(connection)
+            indexes = _check_indexes(connection, give_up=began + budget)
+        errors += indexes.errors
         return IntegrityResult(
-            passed=not errors, errors=errors, warnings=warnings, notes=notes, complete=complete,
+            passed=not errors, errors=errors, warnings=warnings, notes=notes + indexes.notes, complete=indexes.complete,
             duration=timedelta(seconds=time.monotonic() - began),
         )  # fmt: skip
 
@@ -73,18 +89,23 @@ class Checks:
         return Checkpoint()
 
 
-def _check_indexes(connection: Connection, *, give_up: float) -> tuple[list[str], bool] | None:
-    """What is wrong with them, and whether all were checked; None: amcheck is not there."""
+def _check_indexes(connection: Connection, *, give_up: float) -> _Indexes:
     amcheck = connection.execute(AMCHECK).fetchone()
     if amcheck is None:
-        return None
-    errors: list[str] = []
+        return _Indexes(notes=[NO_AMCHECK])
+    schema, may_use_schema, user = amcheck
+    found = _Indexes()
     for name, oid in connection.execute(INDEXES).fetchall():
-        found = _check_index(connection, CHECK_INDEX.format(amcheck=amcheck[0]), name, oid, give_up - time.monotonic())
-        if found is None:
-            return errors, False
-        errors += found
-    return errors, True
+        try:
+            errors = _check_index(connection, CHECK_INDEX.format(amcheck=schema), name, oid, give_up - time.monotonic())
+        except psycopg.errors.InsufficientPrivilege:  # it will not be granted for the next one either
+            found.notes.append(_not_allowed(schema, user, may_use_schema=may_use_schema))
+            return found
+        if errors is None:
+            found.complete = False
+            return found
+        found.errors += errors
+    return found
 
 
 def _check_index(connection: Connection, check: str, name: str, oid: int, seconds: float) -> list[str] | None:
@@ -97,9 +118,24 @@ def _check_index(connection: Connection, check: str, name: str, oid: int, second
         return [f"index {name}: {str(error).splitlines()[0]}. REINDEX INDEX {name} makes it anew"]
     except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
         return None
-    except psycopg.errors.InsufficientPrivilege:
-        return []
     return []
+
+
+def _not_allowed(schema: str, user: str, *, may_use_schema: bool) -> str:
+    usage = "" if may_use_schema else f"GRANT USAGE ON SCHEMA {schema} TO {user}; "
+    execute = f"GRANT EXECUTE ON FUNCTION {schema}.bt_index_check(regclass, boolean) TO {user}"
+    return f"indexes were not checked: this user may not use amcheck. {usage}{execute} lets everbeat do it"
+
+
+def _unseen_transactions(connection: Connection) -> list[str]:
+    unseen, user = connection.execute(UNSEEN).fetchone() or (0, "")
+    if not unseen:
+        return []
+    sessions = f"{unseen} session{'s' if unseen > 1 else ''} of other users"
+    return [
+        f"{sessions} could not be looked into, so an old transaction of theirs would not be named: "
+        f"GRANT pg_read_all_stats TO {user} lets everbeat do it"
+    ]
 
 
 def _old_transactions(connection: Connection) -> list[str]:

@@ -26,6 +26,7 @@ SENDING_LANES = 2
 class PostgresStore(PostgresSite, Sessions, Checks, SQLStore):
     database: PostgresDatabase
     bells: NotifyBells
+    flushes_at_once = 2
 
     def __init__(
         self,

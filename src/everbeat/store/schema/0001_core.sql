@@ -312,11 +312,13 @@ CREATE TABLE everbeat_workflows (
 ) STRICT;
 CREATE INDEX everbeat_workflows_root ON everbeat_workflows (root_id) WHERE parent_id IS NOT NULL;
 CREATE INDEX everbeat_workflows_created ON everbeat_workflows (created_at, id);
--- Those that recovery looks through, and those that retention does.
+-- Those that recovery looks through, and those that retention does; metrics count the latter without reading them.
 CREATE INDEX everbeat_workflows_live ON everbeat_workflows (id)
     WHERE parent_id IS NULL AND (nodes_left > 0 OR finished_at IS NULL);
-CREATE INDEX everbeat_workflows_ended ON everbeat_workflows (finished_at)
+CREATE INDEX everbeat_workflows_ended ON everbeat_workflows (finished_at, status, parent_id)
     WHERE parent_id IS NULL AND finished_at IS NOT NULL;
+-- Those that go on only when somebody sees to them.
+CREATE INDEX everbeat_workflows_halted ON everbeat_workflows (id) WHERE status = 'PAUSED' OR stuck IS NOT NULL;
 
 -- Nodes. One that is a task holds what its task will be made of; what the task does then is in everbeat_tasks alone.
 CREATE TABLE everbeat_workflow_tasks (
@@ -325,7 +327,7 @@ CREATE TABLE everbeat_workflow_tasks (
     name          TEXT    NOT NULL,
     kind          TEXT    NOT NULL CHECK (kind IN ('task', 'map', 'workflow')),
     status        TEXT    NOT NULL CHECK (status IN ({node_states})),
-    task_id       TEXT,                  -- made with the workflow, so a task can not be made twice
+    task_id       TEXT,                  -- known before its task is made, so that it can not be made twice
     child_id      TEXT,                  -- the workflow inside
     task_name     TEXT,
     queue         TEXT,
@@ -345,7 +347,7 @@ CREATE TABLE everbeat_workflow_tasks (
     allow_failed  INTEGER NOT NULL DEFAULT 0,
     tolerated     INTEGER NOT NULL DEFAULT 0,    -- 1: its failure is not one of the workflow
     condition     TEXT,                  -- JSON
-    takes         INTEGER NOT NULL DEFAULT 0,    -- so many results of others are in its arguments
+    takes         INTEGER NOT NULL DEFAULT 0,    -- so many results of others are in its arguments; 2 if one may be missing
     shape         TEXT,                  -- JSON: how to read its result
     error_code    TEXT,
     error_message TEXT,

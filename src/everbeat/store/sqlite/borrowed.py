@@ -48,6 +48,8 @@ def enqueue_on(given: Any, tasks: Sequence[NewTask], *, database: SQLiteDatabase
             f"{database.path}: {error} on the connection that was given. The tasks were not added to its transaction. "
             f"A transaction that will write should begin with BEGIN IMMEDIATE"
         ) from error
+    except sqlite3.ProgrammingError as error:  # it is closed, or belongs to another thread
+        raise ValueError(f"the connection can not be used: {str(error).rstrip('.')}. Nothing was sent.") from error
     return Sent(results, lambda: _is_open(connection))
 
 

@@ -23,6 +23,7 @@ from everbeat.store.sqlite.site import SQLiteSite
 
 class SQLiteStore(SQLiteSite, Checks, SQLStore):
     database: SQLiteDatabase
+    flushes_at_once = 1
 
     def __init__(
         self,

@@ -17,12 +17,13 @@ from everbeat.model.event import Event
 from everbeat.model.order import FAILED_BY_HAND, REQUEUED_BY_HAND, Order
 from everbeat.model.state import Change, TaskStatus, sources, target
 from everbeat.store.messages import TaskFilter
-from everbeat.store.transaction import Row, Transaction
+from everbeat.store.transaction import Row, RowRefused, Transaction
 from everbeat.store.verbs import flow_ends, flow_reopen, stopping
 from everbeat.store.verbs.flow_over import MAY_LIVE_AGAIN, is_over
+from everbeat.store.verbs.flow_revived import IS_A_NODE
 from everbeat.store.verbs.looking import conditions
 from everbeat.store.verbs.records import Records, add_events, text
-from everbeat.store.verbs.turns import FOR_KEY, IN_LINE, hand_over, keys_of, let_go
+from everbeat.store.verbs.turns import FOR_KEY, IN_LINE, PAUSED, hand_over, keys_of, let_go
 
 BATCH = 500
 
@@ -46,21 +47,22 @@ KEY_IS_FREE = """
 # What a workflow that goes on may still need.
 NOT_NEEDED = """
 NOT EXISTS (SELECT 1 FROM everbeat_workflows w JOIN everbeat_workflows r ON r.id = w.root_id
-             WHERE w.id = everbeat_tasks.workflow_id AND r.nodes_left > 0)"""
+             WHERE w.id = everbeat_tasks.workflow_id AND (r.nodes_left > 0 OR r.finished_at IS NULL))"""
 # While its code may be running, a task keeps its exclusive key (PROTOCOL 24).
 NOT_EXCLUSIVE = "(exclusive_key IS NULL OR status <> 'RUNNING')"
 SAME_KEY = """
 SELECT seq, name, unique_key FROM everbeat_tasks WHERE seq IN ({seqs}) AND unique_key IS NOT NULL ORDER BY seq"""
 
 # Fresh counters: attempt keeps growing because it names runs, so the earlier ones become unbilled. It is good again,
-# without an end: otherwise it would expire at once. Whether its workflow holds it is decided anew.
+# without an end: otherwise it would expire at once. A node's is held until its node may start (flow_revived.py).
 REVIVE = f"""
 UPDATE everbeat_tasks
    SET status = 'PENDING', fence = fence + 1, worker_id = NULL, free_attempts = attempt, crash_count = 0,
        lost_count = 0, dispatch_count = 0,
        solo = CASE WHEN solo > quarantined THEN solo ELSE quarantined END, quarantined = 0, due_at = NULL, run_at = ?,
-       good_until = NULL, started_at = NULL, finished_at = NULL, waiting_for = {FOR_KEY}, held = 0,
-       cancel_requested_at = NULL,
+       good_until = NULL, started_at = NULL, finished_at = NULL,
+       waiting_for = CASE WHEN {IS_A_NODE} THEN '{PAUSED}' || workflow_id ELSE {FOR_KEY} END,
+       held = CASE WHEN {IS_A_NODE} THEN 1 ELSE 0 END, cancel_requested_at = NULL,
        error_code = NULL, error_message = NULL, error = NULL, progress = NULL
  WHERE seq IN ({{seqs}})"""
 
@@ -122,6 +124,7 @@ SELECT t.id, t.attempt, t.fence, ?, ?, ?, t.started_at, ?, ?, ?, t.worker_id, w.
  WHERE t.seq IN ({seqs}) AND t.status = 'RUNNING'"""
 
 SEQ = "SELECT seq FROM everbeat_tasks WHERE id = ?"
+WORKFLOW_OF = "SELECT seq, workflow_id FROM everbeat_tasks WHERE seq IN ({marks}) AND workflow_id IS NOT NULL"
 FIND = "SELECT seq, status, attempt, fence FROM everbeat_tasks WHERE id = ? /*pg: FOR UPDATE */"
 
 # everbeat_late_outcomes_task
@@ -166,8 +169,13 @@ def carry_out(
     roots = flow_ends.lock_of(tx, seqs)
     where, values = _fit(order, wanted)
     found = tx.all(STILL_FIT.format(seqs=_marks(seqs), fit=where), [*seqs, *values])
-    if order.change is Change.REVIVE and found:
-        found = _one_per_key(tx, found)
+    if order.change is Change.REVIVE:
+        trees = _by_tree(tx, roots, found)
+        return [
+            task_id
+            for root, mine in trees.items()
+            for _, task_id in _revive_in(tx, root, roots, order, mine, actor=actor, reason=reason)
+        ], set()
     these, ids = [seq for seq, _ in found], [task_id for _, task_id in found]
     owners: set[str] = set()
     if order is Order.CANCEL and these:
@@ -185,11 +193,51 @@ def carry_out(
         tx.run(statement.format(ids=_marks(of), seqs=_marks(of)), [*before, *of])
     if order.change is not None:
         let_go(tx, keys_of(tx, these))
-    if order.change is Change.REVIVE:
-        flow_reopen.reopen_tasks(tx, roots, these)
-    elif order.change is not None:
         flow_ends.follow(tx, roots, these)
     return ids, owners
+
+
+def revive(tx: Transaction, seqs: Sequence[int], *, actor: str, reason: str) -> list[int]:
+    """Those of these tasks that can live again. Who asks for it reopens their nodes."""
+    where, values = _fit(Order.RETRY, TaskFilter())
+    found = tx.all(STILL_FIT.format(seqs=_marks(seqs), fit=where), [*seqs, *values])
+    return [seq for seq, _ in _revive(tx, Order.RETRY, found, actor=actor, reason=reason)]
+
+
+def _by_tree(tx: Transaction, roots: flow_ends.Roots, found: list[Row]) -> dict[str | None, list[Row]]:
+    """Tasks by the root of their workflows; None: of those that are in none."""
+    flows: dict[int, str] = dict(tx.among(WORKFLOW_OF, (), [seq for seq, _ in found])) if roots else {}
+    trees: dict[str | None, list[Row]] = {}
+    for row in found:
+        trees.setdefault(roots.get(flows.get(row[0], "")), []).append(row)
+    return trees
+
+
+def _revive_in(
+    tx: Transaction, root: str | None, roots: flow_ends.Roots, order: Order, found: list[Row], *, actor: str,
+    reason: str | None,
+) -> list[Row]:  # fmt: skip
+    """With their nodes. A workflow whose rows make no sense is left as it is, and told."""
+    if root is None:
+        return _revive(tx, order, found, actor=actor, reason=reason)
+    try:
+        with tx.part():
+            revived = _revive(tx, order, found, actor=actor, reason=reason)
+            flow_reopen.reopen_tasks(tx, roots, [seq for seq, _ in revived])
+    except RowRefused as error:
+        flow_ends.tell_torn(tx, root, error)
+        return []
+    return revived
+
+
+def _revive(tx: Transaction, order: Order, found: list[Row], *, actor: str, reason: str | None) -> list[Row]:
+    chosen = _one_per_key(tx, found) if found else []
+    seqs = [seq for seq, _ in chosen]
+    if seqs:
+        _record(tx, order, seqs, actor=actor, reason=text(reason) or REASONS[order])
+        tx.run(REVIVE.format(seqs=_marks(seqs)), [tx.now, *seqs])
+        let_go(tx, keys_of(tx, seqs))
+    return chosen
 
 
 def accept(tx: Transaction, task_id: str, *, actor: str) -> bool:
@@ -211,7 +259,11 @@ def accept(tx: Transaction, task_id: str, *, actor: str) -> bool:
     )  # fmt: skip
     records.write()
     if status != TaskStatus.PENDING:
-        flow_reopen.reopen_tasks(tx, roots, [seq])
+        try:
+            with tx.part():
+                flow_reopen.reopen_tasks(tx, roots, [seq])
+        except RowRefused as error:
+            flow_ends.tell_torn(tx, next(iter(roots.values())), error)
     flow_ends.follow(tx, roots, [seq])
     hand_over(tx, keys_of(tx, [seq]))
     return True
@@ -241,8 +293,6 @@ def _statements(tx: Transaction, order: Order, reason: str | None) -> Iterator[t
     match order:
         case Order.CANCEL:
             yield CANCEL, (tx.now,)
-        case Order.RETRY | Order.RELEASE:
-            yield REVIVE, (tx.now,)
         case Order.REQUEUE:
             yield REQUEUE, (tx.now,)
         case Order.FAIL:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from everbeat.model import event
 from everbeat.model.event import Event
+from everbeat.model.flow import NodeStatus
 from everbeat.model.state import TaskStatus
 from everbeat.store.moments import moment
 from everbeat.store.transaction import Transaction
@@ -15,6 +16,7 @@ from everbeat.store.verbs.records import add_events, text
 
 LISTED = 10
 TERMINAL = ", ".join(f"'{state}'" for state in TaskStatus if state.is_terminal)
+NODE_ENDS = ", ".join(f"'{state}'" for state in NodeStatus if state.is_terminal)
 TEN_YEARS_US = 10 * 366 * 86_400 * 1_000_000
 
 # A walk through the table; asked only when the integrity check says that there are some.
@@ -44,6 +46,13 @@ SELECT t.worker_id, count(*) FROM everbeat_tasks t
 BEATS_WITHOUT_TASKS = """
 SELECT count(*) FROM everbeat_heartbeats h
  WHERE NOT EXISTS (SELECT 1 FROM everbeat_tasks t WHERE t.id = h.task_id)"""
+
+# A walk through the workflows and their nodes. Recovery looks through those that say that something is left in them.
+ENDED_TOO_EARLY = f"""
+SELECT w.id, w.status, count(*)
+  FROM everbeat_workflows w JOIN everbeat_workflow_tasks n ON n.workflow_id = w.id
+ WHERE w.finished_at IS NOT NULL AND w.nodes_left = 0 AND n.status NOT IN ({NODE_ENDS})
+ GROUP BY w.id, w.status LIMIT ?"""
 
 # everbeat_tasks_due
 FAR_FUTURE = """
@@ -83,6 +92,11 @@ def _found_by_walking(tx: Transaction) -> Iterator[str]:
         yield f"task {task_id} is {status}, but {why}"
     for worker_id, count in tx.rows(OWNERS_WITHOUT_ROWS, (LISTED,)):
         yield f"worker {worker_id} owns tasks ({count}), but there is no such worker; recovery decides about them"
+    for workflow_id, status, count in tx.rows(ENDED_TOO_EARLY, (LISTED,)):
+        yield (
+            f"workflow {workflow_id} is {status} and says that no node is left, but nodes of it ({count}) have not "
+            "ended; recovery does not look at it before its nodes_left says so"
+        )
     beats = tx.one(BEATS_WITHOUT_TASKS)
     if beats is not None and beats[0]:
         yield f"there are heartbeats ({beats[0]}) of tasks that are not there; retention removes them"

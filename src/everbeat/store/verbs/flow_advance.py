@@ -18,10 +18,10 @@ from everbeat.decide import splice
 from everbeat.decide.flow import Flow, Turn, Waiting, counts_as_failed, end_in_ended, nodes_asked, state_of, turn_of
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.flow import WORKFLOW_FAILED, NodeStatus, OnError, WorkflowStatus
+from everbeat.model.flow import RESULT_NOT_AVAILABLE, WORKFLOW_FAILED, NodeStatus, OnError, WorkflowStatus
 from everbeat.store.transaction import Row, Transaction
-from everbeat.store.verbs import flow_hold, flow_ready, flow_unbegun
-from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, nodes_in, save, values
+from everbeat.store.verbs import flow_blame, flow_hold, flow_ready, flow_revived, flow_unbegun
+from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, is_lost, nodes_in, save, values
 from everbeat.store.verbs.records import add_events, text
 
 Ends = dict[str, list[NodeEnd]]
@@ -146,7 +146,11 @@ def _decide(
         facts = (deps, needed, left, ok, failed, allow_failed, is_partial)
         turn = turn_of(known(*facts), condition, results) if condition else _turn(*facts)
         status, started_at = NodeStatus.PENDING, None
-        if turn.status is NodeStatus.READY and may_start and flow_ready.is_plain(kind, takes):
+        if (
+            turn.status is NodeStatus.READY
+            and may_start
+            and flow_ready.is_plain(kind, takes, allow_failed + is_partial)
+        ):
             status, started_at = NodeStatus.ENQUEUED, tx.now
             plain.append((node, *sent))
         elif turn.status is NodeStatus.READY:
@@ -186,11 +190,14 @@ def _close(tx: Transaction, flow: FlowRow, wave: Iterable[NodeEnd]) -> list[Node
     cancelled: then that is the reason of what is cancelled in it."""
     ends = {end.node: end for end in wave}
     closed: list[NodeEnd] = []
+    unstarted: list[int] = []
     for node, status, name, tolerated, child_id in tx.among(STANDING, (flow.id,), list(ends)):
         if NodeStatus(status).is_terminal:
             continue
         end = _explained(flow, ends[node])
         closed.append(end)
+        if end.turn.status is not NodeStatus.COMPLETED and status in (NodeStatus.PENDING, NodeStatus.READY):
+            unstarted.append(node)
         if child_id is not None and end.turn.status is not NodeStatus.COMPLETED:
             flow_unbegun.give_up(tx, child_id, end.turn)
         is_error = end.turn.status in (NodeStatus.FAILED, NodeStatus.CANCELLED) and not tolerated
@@ -205,6 +212,7 @@ def _close(tx: Transaction, flow: FlowRow, wave: Iterable[NodeEnd]) -> list[Node
             for end in closed
         ],
     )
+    flow_revived.withdraw(tx, flow.id, unstarted)
     flow.nodes_left -= len(closed)
     return closed
 
@@ -248,7 +256,7 @@ def _settle(tx: Transaction, flow: FlowRow) -> None:
         flow.paused_by = BY_ERROR
     required = None
     if flow.success is not None and not flow.nodes_left:
-        required = [value.status for value in values(tx, flow.id, nodes_in(flow.success)).values()]
+        required = values(tx, flow.id, nodes_in(flow.success))
     flow.status = state_of(
         Flow(
             status=before,
@@ -256,9 +264,11 @@ def _settle(tx: Transaction, flow: FlowRow) -> None:
             nodes_left=flow.nodes_left,
             has_error=flow.error_node is not None,
             is_stopped_by_error=flow.paused_by == BY_ERROR,
-            required=required,
+            required=None if required is None else [value.status for value in required.values()],
         )
     )
+    if flow.status is WorkflowStatus.FAILED and before is not flow.status and required is not None:
+        flow_blame.blame(tx, flow, required)
     save(tx, flow)
     if flow.status is before:
         return
@@ -292,7 +302,8 @@ def _upwards(tx: Transaction, flow: FlowRow) -> Upwards | None:
 
 
 def ending_of(tx: Transaction, flow: FlowRow) -> NodeEnd:
-    """A nested workflow that has ended, as the end of the node that it is."""
+    """A nested workflow that has ended, as the end of the node that it is. One may have completed without its output:
+    its node has, too, and says why there is no result. That is a failure of those who take it (flow_ready.py)."""
     node = flow.parent_node if flow.parent_node is not None else -1
     if flow.status is WorkflowStatus.CANCELLED:
         return NodeEnd(node, end_in_ended(flow.status, flow.error_message))
@@ -301,6 +312,10 @@ def ending_of(tx: Transaction, flow: FlowRow) -> NodeEnd:
         return NodeEnd(node, Turn(status=NodeStatus.FAILED, code=code, message=said))
     outputs = nodes_in(flow.outputs)
     found = values(tx, flow.id, outputs)
+    if len(outputs) == 1 and not flow.is_map and is_lost(found[outputs[0]]):
+        cause = flow_blame.cause_of(tx, flow, found[outputs[0]])
+        said = f"{cause.name}: {cause.message}"
+        return NodeEnd(node, Turn(status=NodeStatus.COMPLETED, code=RESULT_NOT_AVAILABLE, message=said))
     results = {found[output].name: found[output].result or splice.HOLE for output in outputs}
     if flow.is_map:
         result = splice.as_list(list(results.values()))

@@ -5,17 +5,17 @@ task's process as no arguments at all, and fails there like any arguments that d
 others from being claimed.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from everbeat.decide import splice
-from everbeat.model.flow import RESULT_NOT_AVAILABLE, Named, NodeStatus
+from everbeat.model.flow import Named, NodeStatus
 from everbeat.model.recovery import Settled, Settlement
 from everbeat.model.state import Change
 from everbeat.model.task import Claim
 from everbeat.store.messages import Ending
 from everbeat.store.transaction import Row, Transaction
+from everbeat.store.verbs.flow_given import as_value
 from everbeat.store.verbs.flow_rows import VALUES, referred_to
 
 NOTHING = b""
@@ -77,10 +77,8 @@ def _loaded(stored: str | None) -> Sequence[splice.Place] | None:
 
 
 def _as_json(row: Row) -> bytes:
-    """Its result, or its failure as a value: only a node with `allow_failed` is started then."""
+    """Its result, or that there is none: of a node around the workflow, whose own node was started with its failure."""
     _, name, status, task_id, result, code, message = row
     if status == NodeStatus.COMPLETED and result is not None:
         return bytes(result)
-    failure = {"node": name, "status": status, "error_code": code or RESULT_NOT_AVAILABLE, "message": message or "",
-               "task_id": task_id}  # fmt: skip
-    return json.dumps(failure).encode()
+    return as_value(name, status, task_id, code, message)

@@ -7,7 +7,7 @@ whatever makes a task ready asks for `held` (turns.py).
 
 from everbeat.model.flow import WorkflowStatus
 from everbeat.store.transaction import Transaction
-from everbeat.store.verbs.flow_rows import FlowRow, save, tree
+from everbeat.store.verbs.flow_rows import FlowRow, find, save, tree
 from everbeat.store.verbs.turns import IN_LINE, PAUSED, let_go
 
 # The nodes of one workflow, and the unique index on the id of a task.
@@ -28,6 +28,14 @@ FREE = f"UPDATE everbeat_tasks SET held = 0 WHERE {OF_WORKFLOW} AND held = 1"
 LINE_UP = f"""
 UPDATE everbeat_tasks SET waiting_for = {IN_LINE}
  WHERE {OF_WORKFLOW} AND status = 'PENDING' AND due_at IS NULL AND waiting_for = '{PAUSED}' || workflow_id"""
+
+
+def paused_around(tx: Transaction, flow: FlowRow) -> FlowRow | None:
+    """The next workflow further out that is paused: while it is, nothing in it runs."""
+    around = None if flow.parent_id is None else find(tx, flow.parent_id)
+    while around is not None and around.status is not WorkflowStatus.PAUSED:
+        around = None if around.parent_id is None else find(tx, around.parent_id)
+    return around
 
 
 def hold_inside(tx: Transaction, flow: FlowRow, *, by: str) -> None:

@@ -11,7 +11,7 @@ from everbeat.model.flow import NodeInfo, NodeKind, NodeResult, NodeStatus, OnEr
 from everbeat.model.state import TaskStatus
 from everbeat.store.moments import moment, moment_or_none
 from everbeat.store.transaction import Row, Transaction
-from everbeat.store.verbs.flow_rows import nodes_in
+from everbeat.store.verbs.flow_rows import known, nodes_in
 from everbeat.store.verbs.looking import shown_message
 
 INFO = """
@@ -19,6 +19,9 @@ SELECT id, name, status, on_error, parent_id, nodes, nodes_left, created_at, sta
        error_code, error_message, stuck, paused_by
   FROM everbeat_workflows"""
 OUTPUTS = "SELECT outputs FROM everbeat_workflows WHERE id = ?"
+
+STATUSES, ON_ERROR = frozenset(WorkflowStatus), frozenset(OnError)
+"""What a hand may have written instead is passed over."""
 
 # The primary key, and that of the task.
 NODES = """
@@ -54,14 +57,14 @@ def workflows(
     where = " AND ".join(said for said, _ in asked)
     values = [value for _, given in asked for value in given]
     rows = tx.all(f"{INFO} WHERE {where} ORDER BY created_at DESC, id DESC LIMIT ?", [*values, limit])
-    return [_info(row) for row in rows]
+    return [_info(row) for row in rows if row[2] in STATUSES and row[3] in ON_ERROR]
 
 
 def nodes(tx: Transaction, workflow_id: str) -> list[NodeInfo]:
     after: defaultdict[int, list[str]] = defaultdict(list)
     for node, name in tx.rows(EDGES, (workflow_id,)):
         after[node].append(name)
-    return [_node(row, after[row[0]]) for row in tx.all(NODES, (workflow_id,))]
+    return [_node(row, after[row[0]], workflow_id) for row in tx.all(NODES, (workflow_id,))]
 
 
 def results(tx: Transaction, workflow_id: str, *, outputs_only: bool) -> list[NodeResult]:
@@ -72,21 +75,23 @@ def results(tx: Transaction, workflow_id: str, *, outputs_only: bool) -> list[No
 
 def _info(row: Row) -> WorkflowInfo:
     return WorkflowInfo(
-        id=row[0], name=row[1], status=WorkflowStatus(row[2]), on_error=OnError(row[3]), parent_id=row[4],
+        id=row[0], name=row[1], status=known(WorkflowStatus, row[2], of=row[0]),
+        on_error=known(OnError, row[3], of=row[0]), parent_id=row[4],
         node_count=row[5], nodes_left=row[6], created_at=moment(row[7]), started_at=moment_or_none(row[8]),
         finished_at=moment_or_none(row[9]), error_node=row[10], error_code=row[11], error_message=row[12],
         stuck=row[13], paused_by=row[14],
     )  # fmt: skip
 
 
-def _node(row: Row, after: list[str]) -> NodeInfo:
-    status = NodeStatus(row[3])
+def _node(row: Row, after: list[str], workflow_id: str) -> NodeInfo:
+    status = known(NodeStatus, row[3], of=workflow_id)
     if status is NodeStatus.ENQUEUED and row[7] == TaskStatus.RUNNING:
         status = NodeStatus.RUNNING
     started = row[9] if row[2] == NodeKind.TASK else row[10]
     is_over = started is not None and row[11] is not None
     return NodeInfo(
-        node=row[0], name=row[1], kind=row[2], status=status, task_id=row[4] if row[16] else None, task_name=row[5],
+        node=row[0], name=row[1], kind=known(NodeKind, row[2], of=workflow_id), status=status,
+        task_id=row[4] if row[16] else None, task_name=row[5],
         workflow_id=row[6], after=after, attempt=row[8] or 0, started_at=moment_or_none(started),
         finished_at=moment_or_none(row[11]), duration=timedelta(microseconds=row[11] - started) if is_over else None,
         error_code=row[12], error_message=shown_message(row[12], row[13], row[15]),

@@ -17,7 +17,7 @@ from everbeat.model.event import Event
 from everbeat.model.flow import RESULT_NOT_AVAILABLE, NodeKind, NodeStatus, WorkflowStatus
 from everbeat.model.state import TaskStatus
 from everbeat.store.transaction import Transaction
-from everbeat.store.verbs import flow_reopen
+from everbeat.store.verbs import flow_reopen, flow_revived
 from everbeat.store.verbs.flow_advance import ending_of, known
 from everbeat.store.verbs.flow_ends import lock
 from everbeat.store.verbs.flow_orders import cancel_nodes
@@ -38,8 +38,10 @@ OUT_OF_STEP = """
 SELECT n.node, n.kind, t.status, CASE WHEN t.result IS NULL THEN 0 ELSE 1 END, t.error_code, t.error_message,
        n.child_id, n.policy
   FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
- WHERE n.workflow_id = ? AND n.status IN ('ENQUEUED', 'RUNNING')
-   AND (n.kind <> 'task' OR t.id IS NULL OR t.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED'))"""
+ WHERE n.workflow_id = ?
+   AND ((n.status IN ('ENQUEUED', 'RUNNING') AND (n.kind <> 'task' OR t.id IS NULL))
+        OR (n.status IN ('PENDING', 'READY', 'ENQUEUED', 'RUNNING')
+            AND t.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')))"""
 WAITS = """
 SELECT 1 FROM everbeat_workflow_tasks WHERE workflow_id = ? AND status IN ('PENDING', 'READY') LIMIT 1"""
 READY = "SELECT 1 FROM everbeat_workflow_tasks WHERE workflow_id = ? AND status = 'READY' LIMIT 1"
@@ -87,8 +89,10 @@ def mend(tx: Transaction, root_id: str) -> bool:
             continue
         if flow.status.is_terminal:
             cancel_nodes(tx, flow)
+            flow_revived.withdraw_all(tx, flow.id)
         tx.many(BEGIN_AGAIN, [(flow.id, node) for node in tear.unbegun])
-        waiting = flow_reopen.recount(tx, flow)
+        ended = {end.node for end in tear.ends}
+        waiting = [node for node in flow_reopen.recount(tx, flow) if node not in ended]
         save(tx, flow)
         flow_reopen.look_again(tx, flow.id, waiting, tear.ends)
     tx.run(STUCK, (None, root.id))

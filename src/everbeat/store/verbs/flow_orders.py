@@ -6,10 +6,18 @@ from collections.abc import Iterator
 from everbeat.decide.flow import end_in_ended
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.flow import JOIN_NOT_MET, WORKFLOW_CANCELLED, WorkflowChange, WorkflowStatus, workflow_sources
+from everbeat.model.flow import (
+    JOIN_NOT_MET,
+    WORKFLOW_CANCELLED,
+    NodeKind,
+    WorkflowChange,
+    WorkflowStatus,
+    workflow_sources,
+)
 from everbeat.model.order import Order
+from everbeat.model.state import TaskStatus
 from everbeat.store.messages import TaskFilter
-from everbeat.store.transaction import Transaction
+from everbeat.store.transaction import RowRefused, Transaction
 from everbeat.store.verbs import commanding, flow_ends, flow_hold, flow_reopen
 from everbeat.store.verbs.flow_advance import advance
 from everbeat.store.verbs.flow_over import is_over
@@ -23,17 +31,18 @@ ANNOUNCED = {
     WorkflowChange.RETRY: event.WORKFLOW_RETRIED,
 }
 
-# The nodes of one workflow, and the unique index on the id of a task.
+# The nodes of one workflow, and the unique index on the id of a task. Also of nodes that wait for another run.
 TASKS_OF = """
 SELECT t.seq FROM everbeat_workflow_tasks n JOIN everbeat_tasks t ON t.id = n.task_id
- WHERE n.workflow_id = ? AND n.status IN ('ENQUEUED', 'RUNNING') ORDER BY t.seq"""
+ WHERE n.workflow_id = ? AND t.status IN ('PENDING', 'CLAIMED', 'RUNNING') ORDER BY t.seq"""
 CANCEL_NODES = """
 UPDATE everbeat_workflow_tasks SET status = 'CANCELLED', error_code = ?, error_message = ?, finished_at = ?
  WHERE workflow_id = ? AND status IN ('PENDING', 'READY')"""
 
 # The primary key
 FAILED = f"""
-SELECT n.node, t.seq, t.status, n.kind FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
+SELECT n.node, t.seq, t.status, n.kind, t.result IS NULL
+  FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
  WHERE n.workflow_id = ? AND n.status IN ('FAILED', 'CANCELLED')
    AND coalesce(n.error_code, '') <> '{JOIN_NOT_MET}' ORDER BY n.node"""
 
@@ -53,7 +62,13 @@ def carry_out(tx: Transaction, change: WorkflowChange, workflow_id: str, *, acto
         case WorkflowChange.CANCEL:
             owners = _cancel(tx, flow, actor)
         case WorkflowChange.RETRY:
-            if not _retry(tx, flow, actor):
+            try:
+                with tx.part():
+                    is_retried = _retry(tx, flow, actor)
+            except RowRefused as error:
+                flow_ends.tell_torn(tx, flow.root_id, error)
+                is_retried = False
+            if not is_retried:
                 return False, set()
         case _:
             raise ValueError(f"{change} is not for people")
@@ -62,7 +77,10 @@ def carry_out(tx: Transaction, change: WorkflowChange, workflow_id: str, *, acto
 
 
 def _fits(tx: Transaction, change: WorkflowChange, flow: FlowRow) -> bool:
-    """A workflow that runs can be resumed, too, if something nested in it was paused by an error of its own."""
+    """A workflow that runs can be resumed, too, if something nested in it was paused by an error of its own. One
+    inside of a paused one is resumed with that."""
+    if change is WorkflowChange.RESUME and flow_hold.paused_around(tx, flow) is not None:
+        return False
     if flow.status in workflow_sources(change):
         return True
     return change is WorkflowChange.RESUME and any(one.status is WorkflowStatus.PAUSED for one in tree(tx, flow))
@@ -103,25 +121,29 @@ def cancel_nodes(tx: Transaction, flow: FlowRow) -> int:
 
 
 def _retry(tx: Transaction, flow: FlowRow, actor: str) -> bool:
-    """From the innermost outwards: what lives again inside lets the node live that it is."""
-    again = [(one, failed) for one in reversed(tree(tx, flow)) if (failed := list(_failed(tx, one)))]
-    released = flow_hold.release_inside(tx, flow)
-    for one, failed in again:
-        for chunk in chunks([seq for _, seq in failed if seq is not None]):
+    """All of it is reopened before any of it starts: what failed may wait for something else that did."""
+    again: dict[str, list[int]] = {}
+    for one in reversed(tree(tx, flow)):
+        for chunk in chunks(list(_failed(tx, one))):
+            seqs = [seq for _, seq in chunk if seq is not None]
             said = f"another run of what failed in workflow {flow.id} was asked for"
-            commanding.carry_out(tx, Order.RETRY, TaskFilter(), chunk, actor=actor, reason=said)
-        without_task = [node for node, seq in failed if seq is None]
-        if without_task:
-            flow_reopen.reopen(tx, one.id, without_task)
-    advance(tx, {workflow_id: [] for workflow_id in released})
-    return bool(again)
+            revived = set(commanding.revive(tx, seqs, actor=actor, reason=said)) if seqs else set()
+            again.setdefault(one.id, []).extend(node for node, seq in chunk if seq is None or seq in revived)
+    if not any(again.values()):
+        return False
+    flow_reopen.reopen(tx, again, resumed=flow.id)
+    return True
 
 
 def _failed(tx: Transaction, flow: FlowRow) -> Iterator[tuple[int, int | None]]:
-    """Nodes that can run again, with their tasks. One whose nested workflow failed is reopened by what is in it."""
+    """Nodes that can run again, with the tasks that live again for it. One whose nested workflow failed is reopened by
+    what is in it, one whose result was lost gets another task."""
     if is_over(tx, flow.id):
         return
-    for node, seq, status, kind in tx.all(FAILED, (flow.id,)):
-        if kind == "workflow" or status == "COMPLETED":
+    for node, seq, status, kind, is_without_result in tx.all(FAILED, (flow.id,)):
+        if kind == NodeKind.WORKFLOW:
             continue
-        yield node, seq
+        if status != TaskStatus.COMPLETED:
+            yield node, seq
+        elif is_without_result:
+            yield node, None

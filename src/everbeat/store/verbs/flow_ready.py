@@ -1,34 +1,47 @@
 """Nodes that may start: tasks become tasks, what is nested begins, a map gets a node for each element.
 
-A task has the id that was made with its workflow, so making it twice makes one. Its arguments are those of the node,
+A task has an id that its node knows before, so making it twice makes one. Its arguments are those of the node,
 with holes where results belong: they are put in when it is claimed (flow_args.py), however many nodes want the same
 result and however large it is. Only the elements of a map are copied, each of them once.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from everbeat.decide import splice
 from everbeat.decide.flow import Turn
-from everbeat.model.flow import Named, NewNode, NewWorkflow, NodeKind, NodeStatus, OnError, WorkflowStatus
+from everbeat.model.flow import (
+    RESULT_NOT_AVAILABLE,
+    Named,
+    NewNode,
+    NewWorkflow,
+    NodeKind,
+    NodeStatus,
+    OnError,
+    WorkflowStatus,
+)
 from everbeat.store.transaction import Row, Transaction
+from everbeat.store.verbs import flow_given
 from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, referred_to, save, values
 from everbeat.store.verbs.flow_start import insert
 from everbeat.store.verbs.turns import LINE, let_go
 
 ARGUMENTS_INVALID = "ARGUMENTS_INVALID"
 
+References = Mapping[int, Sequence[splice.Place]]
+"""By node."""
 Plain = tuple[int, str, str, str | None]
 """A node that becomes a task: its number, queue, name of the task, exclusive key."""
 
 # The primary key, as all that follow.
-READY_COLUMNS = "node, kind, takes, queue, task_name, exclusive_key"
+READY_COLUMNS = "node, kind, takes, allow_failed + is_partial, queue, task_name, exclusive_key"
 READY = f"""
 SELECT {READY_COLUMNS} FROM everbeat_workflow_tasks
  WHERE workflow_id = ? AND node IN ({{marks}}) AND status = 'READY' ORDER BY node"""
 # A walk through the nodes of one workflow.
 ALL_READY = f"""
 SELECT {READY_COLUMNS} FROM everbeat_workflow_tasks WHERE workflow_id = ? AND status = 'READY' ORDER BY node"""
+# One that is there already was revived, and held for this moment (flow_revived.py).
 ENQUEUE = f"""
 INSERT INTO everbeat_tasks (id, name, queue, priority, max_attempts, policy, exclusive_key, good_until, created_at,
                             run_at, due_at, waiting_for, workflow_id, node, refs, args)
@@ -39,7 +52,12 @@ SELECT task_id, task_name, queue, priority, max_attempts, policy, exclusive_key,
   FROM everbeat_workflow_tasks n
   LEFT JOIN everbeat_workflow_calls c ON c.workflow_id = n.workflow_id AND c.node = n.node
  WHERE n.workflow_id = ? AND n.node IN ({{marks}}) ORDER BY n.node
-ON CONFLICT (id) DO NOTHING"""
+ON CONFLICT (id) DO UPDATE
+   SET held = 0, run_at = excluded.created_at, refs = excluded.refs, args = excluded.args,
+       waiting_for = CASE WHEN everbeat_tasks.exclusive_key IS NOT NULL
+                          THEN '{LINE}' || everbeat_tasks.exclusive_key END
+ WHERE everbeat_tasks.status = 'PENDING' AND everbeat_tasks.held = 1
+   AND everbeat_tasks.workflow_id = excluded.workflow_id"""
 ENQUEUED = """
 UPDATE everbeat_workflow_tasks SET status = 'ENQUEUED', started_at = ? WHERE workflow_id = ? AND node IN ({marks})"""
 
@@ -53,6 +71,10 @@ SELECT n.name, n.child_id, n.task_name, n.queue, n.priority, n.max_attempts, n.p
   LEFT JOIN everbeat_workflow_calls c ON c.workflow_id = n.workflow_id AND c.node = n.node
  WHERE n.workflow_id = ? AND n.node = ?"""
 REFERENCES = "SELECT node, refs FROM everbeat_workflow_calls WHERE workflow_id = ? AND node IN ({marks})"
+
+LOST = """
+SELECT node, name, error_message FROM everbeat_workflow_tasks
+ WHERE workflow_id = ? AND node IN ({marks}) AND kind = 'workflow' AND status = 'COMPLETED' AND result IS NULL"""
 
 # The primary key, and that of the task, both. The length of a value is read without the value.
 TOTAL = """
@@ -78,18 +100,22 @@ def enqueue(tx: Transaction, flow: FlowRow, nodes: Sequence[int] | None) -> list
     if not ready:
         return []
     tasks = [row for row in ready if row[1] == NodeKind.TASK]
-    ends: list[Started | NodeEnd] = list(_too_large(tx, flow, tasks))
+    several = {row[0]: row[3] for row in tasks if not is_plain(*row[1:4])}
+    references = {node: splice.load(refs) for node, refs in tx.among(REFERENCES, (flow.id,), list(several))}
+    strict = {node: places for node, places in references.items() if not several[node]}
+    ends: list[Started | NodeEnd] = [*_without_result(tx, flow, strict)] or [*_too_large(tx, flow, references)]
     if ends:
         return ends
     tx.change_among(ENQUEUED, (tx.now, flow.id), [row[0] for row in tasks])
-    add_tasks(tx, flow.id, [(row[0], *row[3:]) for row in tasks])
+    add_tasks(tx, flow.id, [(row[0], *row[4:]) for row in tasks])
+    flow_given.give(tx, flow.id, [node for node, _, takes, is_lenient, *_ in tasks if takes and is_lenient])
     return [_begin(tx, flow, row[0], NodeKind(row[1])) for row in ready if row[1] != NodeKind.TASK]
 
 
-def is_plain(kind: str, takes: int) -> bool:
+def is_plain(kind: str, takes: int, is_lenient: int) -> bool:
     """Nothing has to be looked at before it is enqueued: it is a task that takes one result at most, and a single one
-    is as large as its task was allowed to make it."""
-    return kind == NodeKind.TASK and takes <= 1
+    is as large as its task was allowed to make it. The results of one that can do without them may be missing."""
+    return kind == NodeKind.TASK and takes <= (0 if is_lenient else 1)
 
 
 def add_tasks(tx: Transaction, workflow_id: str, nodes: Sequence[Plain]) -> None:
@@ -98,10 +124,18 @@ def add_tasks(tx: Transaction, workflow_id: str, nodes: Sequence[Plain]) -> None
     let_go(tx, [key for _, _, _, key in nodes])
 
 
-def _too_large(tx: Transaction, flow: FlowRow, ready: Sequence[Row]) -> Iterator[NodeEnd]:
+def _without_result(tx: Transaction, flow: FlowRow, references: References) -> Iterator[NodeEnd]:
+    """Those who take what a nested workflow has completed without."""
+    wanted = {named for places in references.values() for _, named in places}
+    lost = {named: f"{row[1]} has no result: {row[2]}" for named, row in referred_to(tx, LOST, flow.id, wanted)}
+    for node, places in references.items() if lost else ():
+        for said in (lost[named] for _, named in places if named in lost):
+            yield NodeEnd(node, Turn(status=NodeStatus.FAILED, code=RESULT_NOT_AVAILABLE, message=said))
+            break
+
+
+def _too_large(tx: Transaction, flow: FlowRow, references: References) -> Iterator[NodeEnd]:
     """Arguments that no process should be given."""
-    several = [row[0] for row in ready if not is_plain(row[1], row[2])]
-    references = {node: splice.load(refs) for node, refs in tx.among(REFERENCES, (flow.id,), several)}
     wanted = {named for places in references.values() for _, named in places}
     takes_once = all(len({named for _, named in places}) == len(places) for places in references.values())
     if takes_once and _are_small(tx, flow, wanted):
@@ -128,6 +162,9 @@ def _begin(tx: Transaction, flow: FlowRow, node: int, kind: NodeKind) -> Started
         raise ValueError(f"node {node} of workflow {flow.id} names no workflow")
     child = find(tx, row[1])
     if child is None and kind is NodeKind.MAP:
+        taken = [(0, (row[12], 0)), *((at, of) for at, of in splice.load(row[11]) if of != splice.ELEMENT)]
+        for lost in _without_result(tx, flow, {node: taken}):
+            return lost
         try:
             _expand(tx, flow, node, row)
         except NoList as error:
@@ -160,7 +197,7 @@ def _expand(tx: Transaction, flow: FlowRow, node: int, row: Row) -> None:
     references = splice.load(row[11])
     nodes = []
     for number, item in enumerate(items):
-        whole, left = splice.put_item_in(args, references, item)
+        whole, left = splice.put_some_in(args, references, {splice.ELEMENT: item})
         nodes.append(
             NewNode(
                 name=f"{name}[{number}]", kind=NodeKind.TASK, task_id=f"{child_id}.{number}", task_name=task_name,

@@ -3,13 +3,16 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeVar
 
-from everbeat.decide.flow import Turn
-from everbeat.model.flow import Named, NodeStatus, OnError, WorkflowStatus
+from everbeat.decide.flow import Turn, counts_as_failed
+from everbeat.errors import EverbeatError
+from everbeat.model.flow import RESULT_NOT_AVAILABLE, Named, NodeStatus, OnError, WorkflowStatus
 from everbeat.store.transaction import Row, Transaction
 
 T = TypeVar("T")
+W = TypeVar("W", bound=StrEnum)
 CHUNK = 500
 
 FLOW_COLUMNS = """id, name, status, on_error, root_id, parent_id, parent_node, is_map, outputs, success, max_bytes,
@@ -56,6 +59,12 @@ class Value:
     result: bytes | None
     code: str | None
     message: str | None
+
+
+def is_lost(value: Value) -> bool:
+    """It has no result because something failed. One that was not wanted has none, and that is null."""
+    is_failed = counts_as_failed(value.status, value.code) or value.code == RESULT_NOT_AVAILABLE
+    return value.result is None and is_failed
 
 
 @dataclass(slots=True)
@@ -134,9 +143,22 @@ def chunks(wanted: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def _flow(row: Row) -> FlowRow:
-    return FlowRow(
-        row[0], row[1], WorkflowStatus(row[2]), OnError(row[3]), *row[4:]
-    )  # fmt: skip
+    status, on_error = known(WorkflowStatus, row[2], of=row[0]), known(OnError, row[3], of=row[0])
+    return FlowRow(row[0], row[1], status, on_error, *row[4:])
+
+
+class Unreadable(EverbeatError, ValueError):
+    """A row of a workflow says what no row of ours says."""
+
+
+def known(words: type[W], stored: str, *, of: object) -> W:
+    try:
+        return words(stored)
+    except ValueError:
+        raise Unreadable(
+            f"workflow {of} can not be read: {str(stored)[:50]!r} is no {words.__name__}. Somebody wrote that by hand. "
+            f"It is left alone."
+        ) from None
 
 
 def nodes_in(stored: str) -> list[int]:

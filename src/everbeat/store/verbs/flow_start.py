@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from everbeat.decide import splice
-from everbeat.model.flow import NewNode, NewWorkflow, NodeStatus, WorkflowStatus
+from everbeat.model.flow import NewNode, NewWorkflow, NodeKind, NodeStatus, WorkflowStatus
 from everbeat.model.task import Enqueued
 from everbeat.store.transaction import Row, Transaction
 
@@ -54,17 +54,26 @@ def insert(
         return False
     nodes = list(enumerate(flow.nodes))
     calls = [(flow.id, at, splice.dump(node.references), node.args) for at, node in nodes if node.args is not None]
-    tx.soon(INSERT_NODE, [_row(flow.id, number, node) for number, node in nodes])
+    nested = frozenset(number for number, node in nodes if node.kind is NodeKind.WORKFLOW)
+    takes = {number: len(node.references) if is_map else _takes(node, nested) for number, node in nodes}
+    tx.soon(INSERT_NODE, [_row(flow.id, number, node, takes[number]) for number, node in nodes])
     tx.soon(INSERT_CALL, calls)
     tx.soon(INSERT_EDGE, [(flow.id, before, number) for number, node in nodes for before in node.inputs])
     return True
 
 
-def _row(workflow_id: str, number: int, node: NewNode) -> Row:
+def _takes(node: NewNode, nested: frozenset[int]) -> int:
+    """Two at least, so that it is looked at before it starts, if one of them may be a nested workflow: that may have
+    completed without a result. For the elements of a map this is looked at once, when it begins."""
+    may_be_missing = any(named in nested or any(outwards) for _, named, *outwards in node.references)
+    return max(len(node.references), 2 if may_be_missing else 0)
+
+
+def _row(workflow_id: str, number: int, node: NewNode, takes: int) -> Row:
     deps = len(node.inputs)
     return (
         workflow_id, number, node.name, node.kind.value, (NodeStatus.PENDING if deps else NodeStatus.READY).value,
         node.task_id, node.child_id, node.task_name, node.queue, node.priority, node.max_attempts, node.policy,
         node.exclusive_key, node.good_until, node.delay_us, node.over, deps, node.needed, int(node.is_partial), deps,
-        int(node.allow_failed), int(node.is_tolerated), node.condition, len(node.references), node.shape,
+        int(node.allow_failed), int(node.is_tolerated), node.condition, takes, node.shape,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from everbeat.decide.flow import Turn
 from everbeat.model.flow import WorkflowStatus
 from everbeat.store.transaction import Transaction
+from everbeat.store.verbs import flow_revived
 from everbeat.store.verbs.flow_rows import find, save, tree
 from everbeat.store.verbs.records import text
 
@@ -27,14 +28,17 @@ SELECT w.id FROM everbeat_workflow_tasks n JOIN everbeat_workflows w ON w.id = n
 
 
 def give_up(tx: Transaction, child_id: str, turn: Turn) -> None:
-    """With all that is nested in it."""
+    """With all that is nested in it. It may have begun before, and waited to begin again."""
     child = find(tx, child_id)
     if child is None or child.status is not WorkflowStatus.PENDING:
         return
     for one in tree(tx, child):
+        if one.status is not WorkflowStatus.PENDING:
+            continue
         one.nodes_left -= tx.run(SKIP_NODES, (turn.code, text(turn.message), tx.now, one.id))
         one.status = WorkflowStatus.CANCELLED
         save(tx, one)
+        flow_revived.withdraw_all(tx, one.id)
         tx.done.add(one.id)
 
 

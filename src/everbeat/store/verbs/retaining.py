@@ -86,6 +86,10 @@ ENDED_WORKFLOWS = """
 SELECT id, nodes FROM everbeat_workflows
  WHERE parent_id IS NULL AND finished_at IS NOT NULL AND finished_at < ? AND nodes_left <= 0
  ORDER BY finished_at LIMIT ?"""
+# The primary key. Who was waited for at the lock may have reopened one.
+STILL_ENDED = """
+SELECT id FROM everbeat_workflows WHERE finished_at IS NOT NULL AND finished_at < ? AND nodes_left <= 0
+   AND id IN ({marks})"""
 # everbeat_workflows_root, and the primary keys
 TREE = "SELECT id FROM everbeat_workflows WHERE parent_id IS NOT NULL AND root_id = ?"
 OF_A_WORKFLOW = (
@@ -173,6 +177,7 @@ def _delete_workflows(tx: Transaction, cut: Cut, before: int) -> Bite:
         if size >= WINDOW:
             break
     flow_ends.lock(tx, chosen)
+    chosen = [workflow_id for (workflow_id,) in tx.among(STILL_ENDED, (before,), chosen)]
     inside = [workflow_id for root in chosen for (workflow_id,) in tx.all(TREE, (root,))]
     for statement in OF_A_WORKFLOW:
         tx.many(statement, [(workflow_id,) for workflow_id in (*inside, *chosen)])
