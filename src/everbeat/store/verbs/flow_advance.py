@@ -201,7 +201,7 @@ def _close(tx: Transaction, flow: FlowRow, wave: Iterable[NodeEnd]) -> list[Node
         if child_id is not None and end.turn.status is not NodeStatus.COMPLETED:
             flow_unbegun.give_up(tx, child_id, end.turn)
         is_error = end.turn.status in (NodeStatus.FAILED, NodeStatus.CANCELLED) and not tolerated
-        flow.fails_now |= is_error
+        flow.fails_now |= is_error and not end.is_told
         if is_error and flow.error_node is None and flow.status is not WorkflowStatus.CANCELLED:
             flow.error_node, flow.error_code = name, text(end.turn.code)
             flow.error_message = text(end.turn.message)
@@ -270,11 +270,30 @@ def _settle(tx: Transaction, flow: FlowRow) -> None:
     if flow.status is WorkflowStatus.FAILED and before is not flow.status and required is not None:
         flow_blame.blame(tx, flow, required)
     save(tx, flow)
+    if flow.is_map and flow.fails_now:
+        _pause_around(tx, flow)
     if flow.status is before:
         return
     if flow.status is WorkflowStatus.PAUSED:
         flow_hold.hold_inside(tx, flow, by=BY_ERROR)
     announce(tx, flow)
+
+
+def _pause_around(tx: Transaction, flow: FlowRow) -> None:
+    """An element of a map has failed: to the workflow around it that is a node of its own that did."""
+    around = None if flow.parent_id is None else find(tx, flow.parent_id)
+    if around is None or around.on_error is not OnError.PAUSE or around.status is not WorkflowStatus.RUNNING:
+        return
+    ((_, _, _, tolerated, _),) = tx.among(STANDING, (around.id,), [flow.parent_node])
+    if tolerated:
+        return
+    around.status, around.paused_by = WorkflowStatus.PAUSED, BY_ERROR
+    around.error_node, around.error_code, around.error_message = flow.error_node, flow.error_code, flow.error_message
+    save(tx, around)
+    flow_hold.hold_inside(tx, around, by=BY_ERROR)
+    announce(tx, around)
+    if flow.status is WorkflowStatus.RUNNING:
+        flow.status, flow.paused_by = WorkflowStatus.PAUSED, BY_ERROR
 
 
 def announce(tx: Transaction, flow: FlowRow, **facts: object) -> None:
@@ -309,7 +328,7 @@ def ending_of(tx: Transaction, flow: FlowRow) -> NodeEnd:
         return NodeEnd(node, end_in_ended(flow.status, flow.error_message))
     if flow.status is WorkflowStatus.FAILED:
         code, said = flow.error_code or WORKFLOW_FAILED, f"{flow.error_node}: {flow.error_message}"
-        return NodeEnd(node, Turn(status=NodeStatus.FAILED, code=code, message=said))
+        return NodeEnd(node, Turn(status=NodeStatus.FAILED, code=code, message=said), is_told=bool(flow.is_map))
     outputs = nodes_in(flow.outputs)
     found = values(tx, flow.id, outputs)
     if len(outputs) == 1 and not flow.is_map and is_lost(found[outputs[0]]):

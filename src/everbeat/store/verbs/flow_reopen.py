@@ -8,7 +8,7 @@ stays as it is: it is not run again.
 
 from collections.abc import Mapping, Sequence
 
-from everbeat.model.flow import JOIN_NOT_MET, NodeStatus, WorkflowStatus
+from everbeat.model.flow import JOIN_NOT_MET, NodeStatus, OnError, WorkflowStatus
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import flow_hold, flow_unbegun
 from everbeat.store.verbs.flow_advance import BY_ERROR, advance, look_at
@@ -59,6 +59,11 @@ UPDATE everbeat_workflow_tasks SET deps_left = ?, deps_ok = ?, deps_failed = ? W
 ERROR = """
 SELECT name, error_code, error_message FROM everbeat_workflow_tasks
  WHERE workflow_id = ? AND status IN ('FAILED', 'CANCELLED') AND tolerated = 0 ORDER BY finished_at, node LIMIT 1"""
+# The same, and the primary key. What has failed in maps that go on.
+ERROR_IN_MAP = """
+SELECT w.error_node, w.error_code, w.error_message
+  FROM everbeat_workflow_tasks n JOIN everbeat_workflows w ON w.id = n.child_id
+ WHERE n.workflow_id = ? AND n.kind = 'map' AND n.tolerated = 0 AND w.error_node IS NOT NULL ORDER BY n.node LIMIT 1"""
 
 Counts = tuple[int, int, int]
 """Left, ok, failed."""
@@ -91,19 +96,22 @@ def reopen(tx: Transaction, nodes: Mapping[str, Sequence[int]], *, resumed: str 
 
 def _mark_all(tx: Transaction, nodes: Mapping[str, Sequence[int]]) -> list[str]:
     """These, and all that follows from it, but nothing is started; in which workflows, from the inner ones outwards."""
-    waiting = {workflow_id: set(mine) for workflow_id, mine in nodes.items()}
+    waiting = {workflow_id: set(mine) for workflow_id, mine in nodes.items() if mine}
     reopened: dict[str, None] = {}
     while waiting:
         workflow_id = next(iter(waiting))
         mine = waiting.pop(workflow_id)
         flow = find(tx, workflow_id)
-        if not mine or flow is None or is_over(tx, flow.id):
+        if flow is None or is_over(tx, flow.id):
             continue
         reopened.pop(flow.id, None)
         reopened[flow.id] = None
         _mark(tx, flow, mine)
-        if flow.parent_id is not None and flow.parent_node is not None and flow.status is WorkflowStatus.PENDING:
-            waiting.setdefault(flow.parent_id, set()).add(flow.parent_node)
+        if flow.parent_id is not None and flow.parent_node is not None:
+            if flow.status is WorkflowStatus.PENDING:
+                waiting.setdefault(flow.parent_id, set()).add(flow.parent_node)
+            elif flow.is_map:  # whose elements are nodes of the one around it, as far as its error goes
+                waiting.setdefault(flow.parent_id, set())
     return list(reopened)
 
 
@@ -117,6 +125,8 @@ def _mark(tx: Transaction, flow: FlowRow, nodes: set[int]) -> None:
     flow_unbegun.restore(tx, flow.id, again)
     recount(tx, flow)
     error = tx.one(ERROR, (flow.id,))
+    if error is None and flow.on_error is OnError.PAUSE:
+        error = tx.one(ERROR_IN_MAP, (flow.id,))
     flow.error_node, flow.error_code, flow.error_message = error if error else (None, None, None)
     if flow.status.is_terminal:
         around = flow_hold.paused_around(tx, flow)

@@ -46,6 +46,8 @@ class NodeEnd:
     turn: Turn
     result: bytes | None = None
     """Of a map or a nested workflow. That of a task is in its row."""
+    is_told: bool = False
+    """It failed by what is in it, which the workflow was told when it did."""
 
 
 @dataclass(frozen=True, slots=True)
