@@ -48,7 +48,7 @@ demo: $(READY)
 	@$(BIN)/everbeat demo $(ARGS)
 
 test: $(READY)
-	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 test-postgres: $(READY)
 	@at=$$($(BIN)/python tools/postgres.py $(VERSION)) && EVERBEAT_TEST_POSTGRES_BIN=$$at \

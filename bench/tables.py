@@ -29,7 +29,11 @@ HOW = [
     "at the end. The time runs from the first line of the first task to the last completion in the store or backend:",
     "for Everbeat by the times that it stores, for the others the store is asked every 20 ms.",
 ]
-OWN_NAMES = {"drain.sync.frames": "frames", "drain.sync.single": "one at a time"}
+OWN_NAMES = {
+    "drain.sync": {"drain.sync.frames": "frames", "drain.sync.single": "one at a time"},
+    "drain.async": {"drain.async": "1,000 slots", "drain.async-default": "100 slots"},
+}
+"""Where Everbeat has several figures for what peers have one."""
 
 
 def render(run: Run, source: str) -> str:
@@ -157,8 +161,8 @@ def _side_by_side(run: Run) -> list[str]:
 
 def _compared(run: Run, key: str) -> list[Figure]:
     """Best first."""
-    own = set(OWN_NAMES) if key == "drain.sync" else {key}
-    found = [figure for figure in run.figures if figure.key in own | {key} and figure.subject != "limit"]
+    alike = {key, *OWN_NAMES.get(key, ())}
+    found = [figure for figure in run.figures if figure.key in alike and figure.subject != "limit"]
     return sorted(found, key=lambda figure: figure.median, reverse=bool(found) and found[0].better == "higher")
 
 
@@ -179,7 +183,8 @@ def _ratio(figures: Iterable[Figure], peer: Figure, store: str) -> str:
 
 def _who(figure: Figure) -> str:
     if figure.subject == "everbeat":
-        return ", ".join(word for word in ("Everbeat", STORES[figure.store], OWN_NAMES.get(figure.key)) if word)
+        name = next((names[figure.key] for names in OWN_NAMES.values() if figure.key in names), None)
+        return ", ".join(word for word in ("Everbeat", STORES[figure.store], name) if word)
     return f"{figure.subject} ({figure.variant})" if figure.variant else figure.subject
 
 

@@ -99,7 +99,7 @@ def test_the_list_names_every_measure(everbeat: Command) -> None:
         ("latency", ["latency.pickup", "latency.result"]),
         ("drain.async", ["drain.async"]),
         ("kill -9", ["death.worker", "death.host"]),
-        ("DRAIN", ["drain.sync.single", "drain.sync.frames", "drain.async"]),
+        ("DRAIN", ["drain.sync.single", "drain.sync.frames", "drain.async", "drain.async-default"]),
     ],
 )
 def test_a_word_chooses_by_key_or_else_by_title(everbeat: Command, word: str, keys: list[str]) -> None:

@@ -7,12 +7,15 @@ from everbeat.decide.pace import DEEPEST, Pace
 from everbeat.decide.room import ASYNC_SLOT, OWN_PROCESS, Answer, Room
 
 SYNC = frozenset({"quick", "slow", "medium"})
-ASYNC = frozenset({"later"})
-DEPTHS = {"quick": 8, "medium": 3}
+ASYNC = frozenset({"later", "at once"})
+DEPTHS = {"quick": 8, "medium": 3, "at once": 8}
 
 
-def a_room(slots: dict[int, int] | None = None, *, async_free: int = 0, own_free: int = 0) -> Room:
-    return Room(SYNC, ASYNC, None, slots=dict(slots or {}), depths=DEPTHS, async_free=async_free, own_free=own_free)
+def a_room(slots: dict[int, int] | None = None, *, async_free: int = 0, async_more: int = 0, own_free: int = 0) -> Room:
+    return Room(
+        SYNC, ASYNC, None, slots=dict(slots or {}), depths=DEPTHS, async_free=async_free, async_more=async_more,
+        own_free=own_free,
+    )  # fmt: skip
 
 
 def test_a_slow_task_has_its_slot_to_itself() -> None:
@@ -82,6 +85,37 @@ def test_async_tasks_share_a_process_and_a_suspect_gets_its_own() -> None:
     assert room.offer("later", solo=False) == (Answer.FULL, ASYNC_SLOT)
 
 
+def test_quick_async_tasks_may_wait_for_a_place() -> None:
+    room = a_room(async_free=1, async_more=2)
+
+    assert (room.wants("at once"), room.wants("later")) == (3, 1)
+    assert [room.offer("at once", solo=False)[0] for _ in range(4)] == [Answer.TAKE] * 3 + [Answer.FULL]
+    assert room.is_empty
+
+
+def test_nothing_overtakes_an_async_task_that_found_no_place() -> None:
+    room = a_room(async_more=5)
+
+    assert not room.serves("default", "later")
+    assert room.offer("later", solo=False)[0] is Answer.FULL
+    assert room.offer("at once", solo=False)[0] is Answer.FULL
+
+
+def test_a_quick_async_task_with_a_timeout_does_not_wait_for_a_place() -> None:
+    room = a_room(async_free=1, async_more=5)
+
+    assert room.offer("at once", solo=False, alone=True) == (Answer.TAKE, ASYNC_SLOT)
+    assert room.offer("at once", solo=False, alone=True) == (Answer.FULL, ASYNC_SLOT)
+
+
+def test_what_was_promised_to_wait_for_a_place_is_not_offered_again() -> None:
+    room = a_room(async_free=2, async_more=5)
+
+    room.keep(a_room(async_free=2, async_more=3).promise())
+
+    assert (room.async_free, room.async_more) == (0, 2)
+
+
 def test_a_room_serves_its_queues_and_the_names_it_has_places_for() -> None:
     room = Room(SYNC, ASYNC, frozenset({"mail"}), slots={1: 0})
 
@@ -91,15 +125,16 @@ def test_a_room_serves_its_queues_and_the_names_it_has_places_for() -> None:
     assert not room.serves("default", "quick")
 
 
-offers = st.lists(st.tuples(st.sampled_from(["quick", "medium", "slow", "later"]), st.booleans()), max_size=80)
+names = st.sampled_from(["quick", "medium", "slow", "later", "at once"])
+offers = st.lists(st.tuples(names, st.booleans()), max_size=80)
 slots = st.dictionaries(st.integers(1, 6), st.integers(0, 9), max_size=6)
 
 
-@given(slots, st.integers(0, 5), st.integers(0, 3), offers)
+@given(slots, st.integers(0, 5), st.integers(0, 5), st.integers(0, 3), offers)
 def test_a_room_never_admits_more_than_it_has(
-    slots: dict[int, int], async_free: int, own_free: int, offers: list[tuple[str, bool]]
+    slots: dict[int, int], async_free: int, async_more: int, own_free: int, offers: list[tuple[str, bool]]
 ) -> None:
-    room = a_room(slots, async_free=async_free, own_free=own_free)
+    room = a_room(slots, async_free=async_free, async_more=async_more, own_free=own_free)
     standing = dict(slots)
     alone: set[int] = set()
     shared = own = 0
@@ -107,9 +142,10 @@ def test_a_room_never_admits_more_than_it_has(
         answer, slot = room.offer(name, solo=solo)
         if answer is not Answer.TAKE:
             continue
-        if name == "later":
+        if name in ASYNC:
             own += solo
             shared += not solo
+            assert name == "at once" or solo or shared <= async_free
             assert slot == (OWN_PROCESS if solo else ASYNC_SLOT)
             continue
         depth = 1 if solo else DEPTHS.get(name, 1)
@@ -119,7 +155,7 @@ def test_a_room_never_admits_more_than_it_has(
         standing[slot] += 1
         if depth == 1:
             alone.add(slot)
-    assert shared <= async_free
+    assert shared <= async_free + async_more
     assert own <= own_free
 
 

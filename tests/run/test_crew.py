@@ -19,12 +19,13 @@ import everbeat.errors
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Outcome
 from everbeat.run.child import EXIT_NOT_STARTED
-from everbeat.run.crew import ASYNC_MESSAGE, Crew
+from everbeat.run.crew import Crew
 from everbeat.run.deadline import boot_us
 from everbeat.run.journal import Journal
 from everbeat.run.leash import Leash
 from everbeat.run.lockfile import Liveness, WorkerLock, probe, this_host
 from everbeat.run.news import AppFailed, AppReady, ChildReady, Died, Finished, News
+from everbeat.run.offspring import ASYNC_MESSAGE
 from everbeat.run.wire import ChildKind, ChildPlan, InterruptKind, Kit, channel
 
 APPS = Path(__file__).parent / "apps"
@@ -270,6 +271,29 @@ def test_an_async_child_tells_of_one_message_before_it_begins_the_next(yard: Yar
 
     yard.next(Died)
     assert yard.outcomes.keys() == {(claim.seq, claim.fence) for claim in first}
+
+
+def test_an_async_child_has_no_more_tasks_than_places_and_the_next_as_soon_as_one_has_ended(yard: Yard) -> None:
+    yard.crew.equip(yard.lock, yard.journal, beat_seconds=0.05, async_slots=3)
+    yard.ready(0, ASYNC)
+    claims = [yard.claim("acount") for _ in range(40)]
+
+    yard.send(0, *claims[:20])
+    yard.send(0, *claims[20:])
+
+    at_once = [int(yard.outcome(claim).result or b"") for claim in claims]
+    assert max(at_once) == 3
+
+
+def test_what_has_no_place_in_an_async_child_is_read_back(yard: Yard, fifo: str) -> None:
+    yard.crew.equip(yard.lock, yard.journal, beat_seconds=0.05, async_slots=1)
+    yard.ready(0, ASYNC)
+    busy, *rest = yard.claim("await_ever", fifo), yard.claim("aecho", 1), yard.claim("aecho", 2)
+    yard.send(0, busy, *rest)
+    pids_from(fifo)
+
+    assert yard.crew.take_back(0) == [(claim.seq, 1) for claim in rest]
+    assert yard.crew.take_back(0) == []
 
 
 @pytest.mark.parametrize("name", ["echo", "aecho"])

@@ -34,6 +34,79 @@ def solo_async(stage: Stage, count: int = 1) -> list[str]:
     return tasks[:-1]
 
 
+# -- quick async tasks ------------------------------------------------------------------------------------------------
+
+
+def test_quick_async_tasks_are_claimed_before_there_is_a_place_for_them(stage: Stage) -> None:
+    worker = stage.worker(processes=1, async_slots=2)
+    worker.learn("later")
+    tasks = enqueue_many(stage, 25, name="later")
+
+    worker.get_up()
+
+    assert len(worker.crew.sends) == 20  # ten for each place
+    assert stage.status(*tasks) == ["RUNNING"] * 20 + ["PENDING"] * 5
+
+
+def test_where_nothing_ends_what_waits_for_a_place_is_given_back_and_no_more_is_claimed(stage: Stage) -> None:
+    worker = stage.worker(processes=1, async_slots=2)
+    worker.learn("later")
+    tasks = enqueue_many(stage, 25, name="later")
+    worker.get_up()
+    for _ in range(2):
+        worker.crew.begin(0)
+
+    stage.clock.advance(LATE)
+    worker.turn(5)
+
+    assert stage.status(*tasks) == ["RUNNING"] * 2 + ["PENDING"] * 23
+    assert [stage.task(task).attempt for task in tasks[2:]] == [0] * 23
+
+
+def test_slow_tasks_in_the_async_process_leave_no_place_to_wait_for(stage: Stage) -> None:
+    worker = stage.worker(processes=1, async_slots=2)
+    slow = enqueue_many(stage, 2, name="later")
+    worker.get_up()
+    for _ in slow:
+        worker.crew.begin(0)
+    worker.learn("later")
+    quick = enqueue_many(stage, 5, name="later")
+
+    worker.look()
+
+    assert stage.status(*quick) == ["PENDING"] * 5
+
+
+def test_a_cancelled_task_that_waits_for_a_place_never_runs(stage: Stage) -> None:
+    worker = stage.worker(processes=1, async_slots=1)
+    worker.learn("later")
+    first, second, third = enqueue_many(stage, 3, name="later")
+    worker.get_up()
+    worker.crew.begin(0)
+
+    stage.store.cancel(second, actor="test")
+    worker.heed()
+    worker.turn(3)
+
+    assert stage.status(first, second) == ["RUNNING", "CANCELLED"]
+    assert stage.status(third)[0] in ("PENDING", "RUNNING")
+    assert worker.crew.children[0].interrupts == []
+
+
+def test_what_waits_for_a_place_goes_back_at_once_when_the_worker_stops(stage: Stage) -> None:
+    worker = stage.worker(processes=1, async_slots=1)
+    worker.learn("later")
+    runs, *waits = enqueue_many(stage, 4, name="later", policy=AGAIN)
+    worker.get_up()
+    worker.crew.begin(0)
+
+    worker.dispatcher.drain(SECOND)
+    worker.turn(2)
+
+    assert stage.status(runs, *waits) == ["RUNNING"] + ["PENDING"] * 3
+    assert [stage.task(task).attempt for task in waits] == [0] * 3
+
+
 # -- claims and sends -------------------------------------------------------------------------------------------------
 
 

@@ -117,7 +117,7 @@ def test_room_that_was_offered_is_not_offered_again(stage: Stage) -> None:
 
 
 def test_async_places_that_were_offered_are_not_offered_again(stage: Stage) -> None:
-    worker = stage.worker(processes=1, async_slots=3, scribes=2)
+    worker = stage.worker(processes=1, async_slots=3, scribes=2, frame_depth=1)
     enqueue(stage.store, id="runs", name="later")
     worker.get_up()
     worker.crew.begin(0)

@@ -37,8 +37,6 @@ from everbeat.run.wire import (
 )
 
 BEATS_ALLOWED = 3
-ASYNC_MESSAGE = 50
-"""So many tasks go to the async process in one message: it runs some of them while others are being settled."""
 _STATUS_PATIENCE = 2.0
 """How long a dead child waits for its status when the fork server is alive but says nothing (it may be stopped)."""
 _STOP_SECONDS = 5.0
@@ -78,15 +76,17 @@ class Crew:
         worker_id: str = "",
         log_level: str = "info",
         log_format: str = "text",
+        async_slots: int | None = None,
     ) -> None:
-        """What children made from now on lock, write and beat: those of one worker id. Needed before the first `spawn`,
-        and again when the worker takes a new id. A child of the old id that could not be ended is not spoken of again:
-        SIGKILL is on its way to it, and the old lock says how long it lives."""
+        """What children made from now on lock, write and beat: those of one worker id; and how many tasks the async one
+        may have at once, if that is limited. Needed before the first `spawn`, and again when the worker takes a new id.
+        A child of the old id that could not be ended is not spoken of again: SIGKILL is on its way to it, and the old
+        lock says how long it lives."""
         for child in list(self._children.values()):
             self.kill(child.slot)
             self._forget(child)
         self._news = [news for news in self._news if isinstance(news, AppReady | AppFailed)]
-        self._journal, self._beat_seconds = journal, beat_seconds
+        self._journal, self._beat_seconds, self._async_slots = journal, beat_seconds, async_slots
         self.nursery.kit = Kit(str(lock.path), str(journal.path), beat_seconds, worker_id, log_level, log_format)
 
     def fileno(self) -> int:
@@ -102,15 +102,15 @@ class Crew:
         if slot in self._children:
             raise ValueError(f"slot {slot} has a child already")
         self._journal.beat(slot)
-        child = Offspring(slot=slot, kind=kind)
+        child = Offspring(slot=slot, kind=kind, places=self._async_slots if kind is ChildKind.ASYNC else None)
         self._children[slot] = child
         self.nursery.ask_for(child)
 
     def send(self, slot: int, tasks: Sequence[tuple[int, Claim]]) -> bool:
         """Send tasks, each with its journal entry, to a child. False: it is not ready or its queue is full, and nothing
-        was sent. True: the crew has them all; what found no room is sent when there is some, or read back."""
+        was sent. True: the crew has them all; what found no place is sent when there is one, or read back."""
         child = self._children.get(slot)
-        if child is None or not child.ready or child.doomed or child.backlog:
+        if child is None or not child.ready or child.doomed or (child.backlog and child.places is None):
             return False
         jobs = [
             Job(entry, claim.seq, claim.fence, claim.id, claim.name, claim.attempt, claim.crash_count, claim.args)
@@ -119,14 +119,14 @@ class Crew:
         is_exclusive = any(claim.exclusive_key is not None for _, claim in tasks)
         if is_exclusive is not child.is_guarded and not child.guard(on=is_exclusive):
             return False
-        size = ASYNC_MESSAGE if child.kind is ChildKind.ASYNC else 1
-        batches = [jobs[at : at + size] for at in range(0, len(jobs), size)]
-        sent = child.send_some(batches)
-        if sent == 0:
-            return False
-        child.backlog = batches[sent:]
+        is_first = not child.backlog
+        child.backlog += jobs
         child.expected += len(jobs)
-        return True
+        if child.send_backlog() or not is_first:
+            return True
+        child.backlog.clear()
+        child.expected -= len(jobs)
+        return False
 
     def take_back(self, slot: int) -> list[tuple[int, int]]:
         """Read back what a child has not taken: (seq, fence) of tasks that it will never see."""
@@ -252,7 +252,7 @@ class Crew:
     def _hear(self, child: Offspring) -> None:
         outcomes = self._listen(child, until_silent=False)
         if child.backlog:
-            del child.backlog[: child.send_some(child.backlog)]
+            child.send_backlog()
         if outcomes:
             self._news.append(Finished(child.slot, outcomes))
 

@@ -13,6 +13,7 @@ from everbeat.errors import StoreUnavailable
 from everbeat.run.journal import DEFAULT_ENTRIES, Journal
 from everbeat.run.lockfile import WorkerLock
 from everbeat.run.profile import Profile
+from everbeat.run.slot import QUICK_TASKS
 
 
 @dataclass(slots=True)
@@ -47,10 +48,11 @@ def _made(profile: Profile, directory: Path) -> Files:
 
 def _journal(profile: Profile, directory: Path) -> Journal:
     options = profile.options
+    tasks = max(QUICK_TASKS, profile.async_slots) + 2 * options.processes * options.frame_depth
     return Journal.create(
         directory,
         profile.worker_id,
         boot_id=profile.host.boot_id,
         slots=3 + 2 * max(1, options.processes),  # the last one is for subscribers
-        entries=max(DEFAULT_ENTRIES, 2 * (profile.async_slots + 2 * options.processes * options.frame_depth)),
+        entries=max(DEFAULT_ENTRIES, 2 * tasks),  # some run, as many are being settled
     )

@@ -122,7 +122,8 @@ class Floor:
         is_exclusive = claims[0].exclusive_key is not None  # then it is the only one
         if is_exclusive and self._lease.left_us() <= 0:
             return False
-        flights = [Flight(claim, self._journal.allocate()) for claim in claims]
+        depths = self._pace.depths
+        flights = [Flight(claim, self._journal.allocate(), depths.get(claim.name, 1) > 1) for claim in claims]
         if not self._crew.send(slot.number, [(flight.entry, flight.claim) for flight in flights]):
             for flight in flights:
                 self._journal.release(flight.entry)
@@ -146,7 +147,7 @@ class Floor:
     def take_back_late(self, now: int) -> None:
         """What waits behind a task that turned out slow goes to another slot, or back to the queue."""
         for slot in self.slots.values():
-            if slot.kind is not ChildKind.SYNC or len(slot.queue) < 2 or now - slot.head_since < TAKE_BACK_US:
+            if not self.slots.has_waiting(slot) or now - slot.head_since < TAKE_BACK_US:
                 continue
             head = slot.head
             if head is not None:
@@ -185,5 +186,5 @@ class Floor:
 
     def alarms(self) -> Iterator[int]:
         for slot in self.slots.values():
-            if slot.kind is ChildKind.SYNC and len(slot.queue) > 1:
+            if self.slots.has_waiting(slot):
                 yield slot.head_since + TAKE_BACK_US

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from everbeat.run.server import Server
 from everbeat.run.wire import Channel, ChildKind, FromChild, Guard, Inbox, Interrupt, Job, Run, ToChild, encode, send
 
+ASYNC_MESSAGE = 50
+"""So many tasks go to the async process in one message: it runs some of them while others are being settled."""
+
 
 @dataclass(slots=True, eq=False)
 class Channels:
@@ -41,8 +44,10 @@ class Offspring:
     """It was told to go by itself, and is killed if it has not by then."""
     expected: int = 0
     """Outcomes that may still come."""
-    backlog: list[list[Job]] = field(default_factory=list)
-    """Messages that found no room in the queue. Read back like those that did."""
+    places: int | None = None
+    """So many tasks may be in it at once; None: as many as its queue takes."""
+    backlog: list[Job] = field(default_factory=list)
+    """What found no place, or no room in the queue. Read back like what did."""
 
     def guard(self, *, on: bool) -> bool:
         """Have the fork server end it when the deadline is over, or not any more. False: it could not be told."""
@@ -50,14 +55,20 @@ class Offspring:
         self.is_guarded = on if told else self.is_guarded
         return told
 
-    def send_some(self, batches: list[list[Job]]) -> int:
-        """How many of these messages found room."""
-        if self.channels is None:
-            return 0
-        for sent, batch in enumerate(batches):
-            if not send(self.channels.tasks, encode(Run(batch)), wait=False):
-                return sent
-        return len(batches)
+    def send_backlog(self) -> bool:
+        """Send what there is a place for. False: there is no room in the queue even for the first of it."""
+        size, sent = ASYNC_MESSAGE if self.kind is ChildKind.ASYNC else 1, 0
+        while batch := self.backlog[sent : sent + min(size, self._free(sent))]:
+            if self.channels is None or not send(self.channels.tasks, encode(Run(batch)), wait=False):
+                break
+            sent += len(batch)
+        del self.backlog[:sent]
+        return sent > 0 or not batch
+
+    def _free(self, sent: int) -> int:
+        """Places, if so many of the backlog are sent."""
+        inside = self.expected - len(self.backlog) + sent
+        return len(self.backlog) if self.places is None else max(0, self.places - inside)
 
     def read_back(self) -> list[tuple[int, int]]:
         """(seq, fence) of what it has not taken, and never will."""
@@ -71,7 +82,7 @@ class Offspring:
                     unread += [(job.seq, job.fence) for job in message.jobs]
                 else:
                     interrupts.append(message)
-        unread += [(job.seq, job.fence) for batch in self.backlog for job in batch]
+        unread += [(job.seq, job.fence) for job in self.backlog]
         self.backlog = []
         for interrupt in () if self.doomed else interrupts:  # not meant to be taken back
             send(self.channels.tasks, encode(interrupt), wait=False)

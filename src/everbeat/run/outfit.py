@@ -74,6 +74,7 @@ class Outfit:
             worker_id=profile.worker_id,
             log_level=profile.options.log_level,
             log_format=profile.options.log_format,
+            async_slots=profile.async_slots,
         )
 
     def _make_keeper(self) -> Keeper:

@@ -15,6 +15,9 @@ HOPELESS_LIVES = 4
 Ownership = tuple[int, int]
 """Seq and fence."""
 
+QUICK_TASKS, QUICK_TASKS_A_PLACE = 1_000, 10
+"""So many quick async tasks, at most, are in the async process or wait for a place there."""
+
 FRESH_US = 10_000
 """A slot whose head began within this time may be given more; one that could take no more is not tried for as long."""
 
@@ -52,6 +55,8 @@ class Flight:
 
     claim: Claim
     entry: int
+    is_quick: bool = False
+    """As far as is known of its name."""
     is_taken: bool = False
     """Somebody has taken the task from us: its run is to end, and what it says of that is no news."""
 
@@ -151,6 +156,7 @@ class Slots(dict[int, Slot]):
         """What they could take now."""
         staffing = self.staffing
         open_slots = [slot for slot in self.of(ChildKind.SYNC) if slot.takes_more(now)]
+        async_free = self._async_free(now)
         return Room(
             staffing.sync_names,
             staffing.async_names,
@@ -158,7 +164,8 @@ class Slots(dict[int, Slot]):
             slots={slot.number: len(slot.queue) for slot in open_slots},
             depths=depths,
             limits={} if staffing.max_tasks is None else _limits(open_slots, staffing.max_tasks),
-            async_free=self._async_free(now),
+            async_free=async_free,
+            async_more=self._async_more(async_free, now),
             own_free=sum(slot.may_start(now) for slot in self.of(ChildKind.OWN)),
         )
 
@@ -169,6 +176,23 @@ class Slots(dict[int, Slot]):
         free = staffing.async_slots - sum(len(slot.queue) for slot in self.of(ChildKind.ASYNC))
         left = free if staffing.max_tasks is None else staffing.max_tasks - shared.sent
         return min(free, left) if left > 0 else free  # one that can not be replaced yet serves on
+
+    def _async_more(self, free: int, now: int) -> int:
+        """While its tasks end one after the other, and as far as its places are not taken by slow ones, the async
+        process has more waiting than it has places: it does not stand still for the store."""
+        shared, staffing = self.shared, self.staffing
+        if shared is None or staffing.max_tasks is not None or self.twin(shared).queue:
+            return 0
+        if now < shared.full_until or (shared.queue and now - shared.head_since >= FRESH_US):
+            return 0
+        slow = sum(not flight.is_quick for flight in shared.queue.values())
+        most = min(QUICK_TASKS, QUICK_TASKS_A_PLACE * (staffing.async_slots - slow))
+        return max(0, most - (len(shared.queue) - slow) - free)
+
+    def has_waiting(self, slot: Slot) -> bool:
+        """Something stands behind what runs in it."""
+        places = {ChildKind.SYNC: 1, ChildKind.ASYNC: self.staffing.async_slots}.get(slot.kind)
+        return places is not None and len(slot.queue) > places
 
     @property
     def shared(self) -> Slot | None:

@@ -7,6 +7,7 @@ the next life begins (PROTOCOL 2).
 """
 
 import select
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -25,6 +26,9 @@ from everbeat.run.unusable import AppUnusable
 from everbeat.run.window import Window
 
 Announce = Callable[[Life, RecoveryReport | None], None]
+SWITCH_SECONDS = 0.001
+"""So long, at most, the thread that hears processes waits for one that makes or reads a flush. The default of the
+interpreter is five times as long: the async process runs dry in it."""
 
 
 def run_worker(
@@ -38,6 +42,7 @@ def run_worker(
     """Run until a signal or the end of a burst; the exit code. `announce` is told when a life is ready to work,
     `on_progress` how far the recovery before that is. Raises AppUnusable, StoreUnavailable, RecoveryFailed."""
     clock, reporter = clock or SystemClock(), reporter or Reporter()
+    sys.setswitchinterval(SWITCH_SECONDS)
     with Signals() as signals, ExitStack() as stack:
         window = Window(clock, reporter)
         if options.http is not None:

@@ -61,6 +61,7 @@ class FakeApp:
 
 
 app = FakeApp()
+_counted = 0
 
 
 @app.task
@@ -218,6 +219,17 @@ def _say(path: str, *pids: int) -> None:
 @app.task
 async def anoop() -> None:
     pass
+
+
+@app.task
+async def acount() -> int:
+    """How many of these run at once, with this one."""
+    global _counted
+    _counted += 1
+    seen = _counted
+    await asyncio.sleep(0.002)
+    _counted -= 1
+    return seen
 
 
 @app.task
