@@ -19,7 +19,7 @@ INDEXES = (
     "CREATE INDEX floor_ended ON floor_tasks (queue, status, finished_at) WHERE finished_at IS NOT NULL",
 )
 BATCHES = {"drain.sync.single": 2, "drain.sync.frames": 128, "drain.async": 300}
-"""How many tasks Everbeat settles and starts in one transaction when it is busy, on two slots or a thousand async ones."""
+"""How many tasks Everbeat settles and starts in one transaction when it is busy, with two slots or 1,000 async ones."""
 
 
 class Writer(Protocol):

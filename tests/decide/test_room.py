@@ -11,9 +11,11 @@ ASYNC = frozenset({"later", "at once"})
 DEPTHS = {"quick": 8, "medium": 3, "at once": 8}
 
 
-def a_room(slots: dict[int, int] | None = None, *, async_free: int = 0, async_more: int = 0, own_free: int = 0) -> Room:
+def a_room(
+    slots: dict[int, int] | None = None, *, async_free: int = 0, async_frames: float = 0.0, own_free: int = 0
+) -> Room:
     return Room(
-        SYNC, ASYNC, None, slots=dict(slots or {}), depths=DEPTHS, async_free=async_free, async_more=async_more,
+        SYNC, ASYNC, None, slots=dict(slots or {}), depths=DEPTHS, async_free=async_free, async_frames=async_frames,
         own_free=own_free,
     )  # fmt: skip
 
@@ -86,7 +88,7 @@ def test_async_tasks_share_a_process_and_a_suspect_gets_its_own() -> None:
 
 
 def test_quick_async_tasks_may_wait_for_a_place() -> None:
-    room = a_room(async_free=1, async_more=2)
+    room = a_room(async_free=1, async_frames=0.25)
 
     assert (room.wants("at once"), room.wants("later")) == (3, 1)
     assert [room.offer("at once", solo=False)[0] for _ in range(4)] == [Answer.TAKE] * 3 + [Answer.FULL]
@@ -94,7 +96,7 @@ def test_quick_async_tasks_may_wait_for_a_place() -> None:
 
 
 def test_nothing_overtakes_an_async_task_that_found_no_place() -> None:
-    room = a_room(async_more=5)
+    room = a_room(async_frames=5)
 
     assert not room.serves("default", "later")
     assert room.offer("later", solo=False)[0] is Answer.FULL
@@ -102,18 +104,18 @@ def test_nothing_overtakes_an_async_task_that_found_no_place() -> None:
 
 
 def test_a_quick_async_task_with_a_timeout_does_not_wait_for_a_place() -> None:
-    room = a_room(async_free=1, async_more=5)
+    room = a_room(async_free=1, async_frames=5)
 
     assert room.offer("at once", solo=False, alone=True) == (Answer.TAKE, ASYNC_SLOT)
     assert room.offer("at once", solo=False, alone=True) == (Answer.FULL, ASYNC_SLOT)
 
 
 def test_what_was_promised_to_wait_for_a_place_is_not_offered_again() -> None:
-    room = a_room(async_free=2, async_more=5)
+    room = a_room(async_free=2, async_frames=5)
 
-    room.keep(a_room(async_free=2, async_more=3).promise())
+    room.keep(a_room(async_free=2, async_frames=3).promise())
 
-    assert (room.async_free, room.async_more) == (0, 2)
+    assert (room.async_free, room.async_frames) == (0, 2)
 
 
 def test_a_room_serves_its_queues_and_the_names_it_has_places_for() -> None:
@@ -132,9 +134,9 @@ slots = st.dictionaries(st.integers(1, 6), st.integers(0, 9), max_size=6)
 
 @given(slots, st.integers(0, 5), st.integers(0, 5), st.integers(0, 3), offers)
 def test_a_room_never_admits_more_than_it_has(
-    slots: dict[int, int], async_free: int, async_more: int, own_free: int, offers: list[tuple[str, bool]]
+    slots: dict[int, int], async_free: int, async_frames: int, own_free: int, offers: list[tuple[str, bool]]
 ) -> None:
-    room = a_room(slots, async_free=async_free, async_more=async_more, own_free=own_free)
+    room = a_room(slots, async_free=async_free, async_frames=async_frames, own_free=own_free)
     standing = dict(slots)
     alone: set[int] = set()
     shared = own = 0
@@ -155,7 +157,7 @@ def test_a_room_never_admits_more_than_it_has(
         standing[slot] += 1
         if depth == 1:
             alone.add(slot)
-    assert shared <= async_free + async_more
+    assert shared <= async_free + async_frames * DEPTHS["at once"]
     assert own <= own_free
 
 

@@ -6,9 +6,11 @@ import pytest
 from tests.run.stage import SimulatedWorker, Stage
 from tests.words import SECOND, a_policy, an_error, enqueue
 
+from everbeat.decide.pace import FRAME_US
 from everbeat.model.task import TaskError
 from everbeat.run.findings import Findings
 from everbeat.run.news import AppFacts, AppFailed, AppReady
+from everbeat.run.slot import ASYNC_FRAMES
 
 AGAIN = a_policy(max_attempts=5, has_retry=True, jitter=False, base_seconds=2.0)
 STOPPED = TaskError(code="WORKER_STOPPED", message="the worker stops")
@@ -38,14 +40,25 @@ def solo_async(stage: Stage, count: int = 1) -> list[str]:
 
 
 def test_quick_async_tasks_are_claimed_before_there_is_a_place_for_them(stage: Stage) -> None:
-    worker = stage.worker(processes=1, async_slots=2)
+    worker = stage.worker(processes=1, async_slots=2, frame_depth=2)
     worker.learn("later")
     tasks = enqueue_many(stage, 25, name="later")
 
     worker.get_up()
 
-    assert len(worker.crew.sends) == 20  # ten for each place
-    assert stage.status(*tasks) == ["RUNNING"] * 20 + ["PENDING"] * 5
+    assert len(worker.crew.sends) == 2 + ASYNC_FRAMES * 2
+    assert stage.status(*tasks) == ["RUNNING"] * 18 + ["PENDING"] * 7
+
+
+def test_no_more_of_them_wait_than_could_be_run_one_after_the_other_in_a_moment(stage: Stage) -> None:
+    worker = stage.worker(processes=1, async_slots=2)
+    worker.dispatcher.pace.saw("later", FRAME_US // 3)
+    tasks = enqueue_many(stage, 40, name="later")
+
+    worker.get_up()
+    worker.look()
+
+    assert stage.status(*tasks).count("RUNNING") == 2 + 3 * ASYNC_FRAMES
 
 
 def test_where_nothing_ends_what_waits_for_a_place_is_given_back_and_no_more_is_claimed(stage: Stage) -> None:

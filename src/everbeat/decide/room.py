@@ -6,8 +6,8 @@ and answers each of them. The store never claims what was not admitted, so nothi
 * A sync task needs a process slot. A slot takes one task at a time, unless the task's name is known to be quick: then
   several wait in the slot's queue (a frame). Order is kept: once a sync task found no slot, no later one is admitted,
   otherwise quick tasks would keep every slot filled and a slow one would wait for ever.
-* An async task needs a place in the async process. Quick ones may also stand behind those that have one, as in a
-  frame, in the same order: once an async task found no place, no later one is admitted.
+* An async task needs a place in the async process. Quick ones may also stand behind those that have one, some frames
+  full of them: as much work as they would be if they ran one after the other. Order is kept here, too.
 * A task that must not share a queue (PROTOCOL 5, 19) is never framed.
 * A suspect (PROTOCOL 23) is not framed either; an async one gets a process of its own, as every isolated task does, and
   is CLAIMED until that process is ready.
@@ -33,7 +33,7 @@ class Promise(NamedTuple):
 
     slots: frozenset[int]
     async_free: int
-    async_more: int
+    async_frames: float
     own_free: int
     is_empty: bool
 
@@ -52,8 +52,8 @@ class Room:
     limits: Mapping[int, int] = field(default_factory=dict)
     """How many tasks may stand in the queue of a slot whose process is about to be replaced; not listed: any number."""
     async_free: int = 0
-    async_more: int = 0
-    """So many quick async tasks may wait for a place."""
+    async_frames: float = 0.0
+    """So many frames of quick async tasks may wait for a place."""
     own_free: int = 0
     """Processes that may still be started for one task each."""
     shunned: frozenset[str] = frozenset()
@@ -63,17 +63,17 @@ class Room:
     def is_empty(self) -> bool:
         """Without async tasks, processes of their own count only as long as there is a slot: who has no room for any
         ordinary task does not search for an isolated one."""
-        return not (self.slots or self.async_free or self.async_more or (self.own_free and self.async_names))
+        return not (self.slots or self.async_free or self.async_frames or (self.own_free and self.async_names))
 
     def promise(self) -> Promise:
-        return Promise(frozenset(self.slots), self.async_free, self.async_more, self.own_free, self.is_empty)
+        return Promise(frozenset(self.slots), self.async_free, self.async_frames, self.own_free, self.is_empty)
 
     def keep(self, promise: Promise) -> None:
         """What was promised is not free."""
         for slot in promise.slots:
             self.slots.pop(slot, None)
         self.async_free = max(0, self.async_free - promise.async_free)
-        self.async_more = max(0, self.async_more - promise.async_more)
+        self.async_frames = max(0.0, self.async_frames - promise.async_frames)
         self.own_free = max(0, self.own_free - promise.own_free)
 
     def serves(self, queue: str, name: str) -> bool:
@@ -87,7 +87,7 @@ class Room:
     def wants(self, name: str) -> int:
         """How many tasks of this name it may take, if none of them is special."""
         if name in self.async_names:
-            return self.async_free + self.own_free + (self.async_more if self._is_quick(name) else 0)
+            return self.async_free + self.own_free + self._may_wait(name)
         depth = self.depths.get(name, 1)
         return sum(max(depth - standing, 0) for standing in self.slots.values())
 
@@ -107,15 +107,17 @@ class Room:
     def _offer_async(self, name: str, alone: bool) -> tuple[Answer, int]:
         if self.async_free:
             self.async_free -= 1
-        elif self.async_more and self._is_quick(name) and not alone:
-            self.async_more -= 1
+        elif self._may_wait(name) and not alone:
+            self.async_frames -= 1 / self.depths[name]
         else:
-            self.async_more = 0
+            self.async_frames = 0.0
             return Answer.FULL, ASYNC_SLOT
         return Answer.TAKE, ASYNC_SLOT
 
-    def _is_quick(self, name: str) -> bool:
-        return self.depths.get(name, 1) > 1
+    def _may_wait(self, name: str) -> int:
+        """So many of this name, if all are."""
+        depth = self.depths.get(name, 1)
+        return int(self.async_frames * depth) if depth > 1 else 0
 
     def _offer_sync(self, name: str, alone: bool) -> tuple[Answer, int]:
         depth = 1 if alone else self.depths.get(name, 1)

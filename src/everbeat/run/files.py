@@ -13,7 +13,7 @@ from everbeat.errors import StoreUnavailable
 from everbeat.run.journal import DEFAULT_ENTRIES, Journal
 from everbeat.run.lockfile import WorkerLock
 from everbeat.run.profile import Profile
-from everbeat.run.slot import QUICK_TASKS
+from everbeat.run.slot import ASYNC_FRAMES
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ def _made(profile: Profile, directory: Path) -> Files:
 
 def _journal(profile: Profile, directory: Path) -> Journal:
     options = profile.options
-    tasks = max(QUICK_TASKS, profile.async_slots) + 2 * options.processes * options.frame_depth
+    tasks = profile.async_slots + (ASYNC_FRAMES + 2 * options.processes) * options.frame_depth
     return Journal.create(
         directory,
         profile.worker_id,

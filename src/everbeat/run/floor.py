@@ -123,7 +123,7 @@ class Floor:
         if is_exclusive and self._lease.left_us() <= 0:
             return False
         depths = self._pace.depths
-        flights = [Flight(claim, self._journal.allocate(), depths.get(claim.name, 1) > 1) for claim in claims]
+        flights = [Flight(claim, self._journal.allocate(), 1 / depths.get(claim.name, 1)) for claim in claims]
         if not self._crew.send(slot.number, [(flight.entry, flight.claim) for flight in flights]):
             for flight in flights:
                 self._journal.release(flight.entry)

@@ -15,8 +15,9 @@ HOPELESS_LIVES = 4
 Ownership = tuple[int, int]
 """Seq and fence."""
 
-QUICK_TASKS, QUICK_TASKS_A_PLACE = 1_000, 10
-"""So many quick async tasks, at most, are in the async process or wait for a place there."""
+ASYNC_FRAMES = 8
+"""So many frames of quick async tasks are in the async process or wait for a place there. If all they do is compute,
+nobody else can run them for that long."""
 
 FRESH_US = 10_000
 """A slot whose head began within this time may be given more; one that could take no more is not tried for as long."""
@@ -55,8 +56,8 @@ class Flight:
 
     claim: Claim
     entry: int
-    is_quick: bool = False
-    """As far as is known of its name."""
+    share: float = 1.0
+    """Of a frame, as far as is known of its name: 1 if it is not quick."""
     is_taken: bool = False
     """Somebody has taken the task from us: its run is to end, and what it says of that is no news."""
 
@@ -156,7 +157,6 @@ class Slots(dict[int, Slot]):
         """What they could take now."""
         staffing = self.staffing
         open_slots = [slot for slot in self.of(ChildKind.SYNC) if slot.takes_more(now)]
-        async_free = self._async_free(now)
         return Room(
             staffing.sync_names,
             staffing.async_names,
@@ -164,8 +164,8 @@ class Slots(dict[int, Slot]):
             slots={slot.number: len(slot.queue) for slot in open_slots},
             depths=depths,
             limits={} if staffing.max_tasks is None else _limits(open_slots, staffing.max_tasks),
-            async_free=async_free,
-            async_more=self._async_more(async_free, now),
+            async_free=self._async_free(now),
+            async_frames=self._async_frames(now),
             own_free=sum(slot.may_start(now) for slot in self.of(ChildKind.OWN)),
         )
 
@@ -177,17 +177,17 @@ class Slots(dict[int, Slot]):
         left = free if staffing.max_tasks is None else staffing.max_tasks - shared.sent
         return min(free, left) if left > 0 else free  # one that can not be replaced yet serves on
 
-    def _async_more(self, free: int, now: int) -> int:
+    def _async_frames(self, now: int) -> float:
         """While its tasks end one after the other, and as far as its places are not taken by slow ones, the async
         process has more waiting than it has places: it does not stand still for the store."""
         shared, staffing = self.shared, self.staffing
         if shared is None or staffing.max_tasks is not None or self.twin(shared).queue:
-            return 0
+            return 0.0
         if now < shared.full_until or (shared.queue and now - shared.head_since >= FRESH_US):
-            return 0
-        slow = sum(not flight.is_quick for flight in shared.queue.values())
-        most = min(QUICK_TASKS, QUICK_TASKS_A_PLACE * (staffing.async_slots - slow))
-        return max(0, most - (len(shared.queue) - slow) - free)
+            return 0.0
+        quick = [flight.share for flight in shared.queue.values() if flight.share < 1]
+        left = staffing.async_slots - (len(shared.queue) - len(quick))
+        return max(0.0, ASYNC_FRAMES * left / staffing.async_slots - sum(quick))
 
     def has_waiting(self, slot: Slot) -> bool:
         """Something stands behind what runs in it."""
