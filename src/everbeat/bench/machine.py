@@ -7,6 +7,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +73,14 @@ def _all_seconds() -> float | None:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all below it."""
+    """A process and all below it. Any of them may end while we look."""
     found = [pid]
     for member in found:  # which grows meanwhile
-        for thread in Path(f"/proc/{member}/task").glob("*/children"):
-            try:
-                found += [int(child) for child in thread.read_text().split()]
-            except OSError:
-                continue
+        with suppress(OSError):
+            for thread in os.listdir(f"/proc/{member}/task"):
+                with suppress(OSError):
+                    children = Path(f"/proc/{member}/task/{thread}/children").read_text()
+                    found += [int(child) for child in children.split()]
     return found
 
 
