@@ -270,13 +270,12 @@ def _settle(tx: Transaction, flow: FlowRow) -> None:
     if flow.status is WorkflowStatus.FAILED and before is not flow.status and required is not None:
         flow_blame.blame(tx, flow, required)
     save(tx, flow)
+    if flow.status is not before:
+        if flow.status is WorkflowStatus.PAUSED:
+            flow_hold.hold_inside(tx, flow, by=BY_ERROR)
+        announce(tx, flow)
     if flow.is_map and flow.fails_now:
         _pause_around(tx, flow)
-    if flow.status is before:
-        return
-    if flow.status is WorkflowStatus.PAUSED:
-        flow_hold.hold_inside(tx, flow, by=BY_ERROR)
-    announce(tx, flow)
 
 
 def _pause_around(tx: Transaction, flow: FlowRow) -> None:
