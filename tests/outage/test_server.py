@@ -17,6 +17,7 @@ from tests.crash.yard import FAST, Worker, Yard, is_alive
 from tests.postgres import Cluster
 
 from everbeat import TaskStatus, Workflow
+from everbeat.run.heartbeat import HUNG_US
 from everbeat.run.spool import read
 from everbeat.testing import shift_clock
 
@@ -30,6 +31,7 @@ SELECT pid FROM pg_stat_activity
 SLOWLY = """
 CREATE OR REPLACE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pg_sleep({}); RETURN NEW; END $$"""
+END_SLOW = b"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
 ON_COMPLETION = """
 CREATE TRIGGER slowly BEFORE UPDATE ON everbeat_tasks FOR EACH ROW WHEN (NEW.status = 'COMPLETED')
 EXECUTE FUNCTION slowly()"""
@@ -263,6 +265,30 @@ def test_outcomes_whose_statement_takes_too_long_are_kept_and_nobody_dies_of_it(
         owner.execute(SLOWLY.format(0).encode())
     yard.until_ended(ids, timeout=120)
 
+    assert_that_nobody_noticed(yard, ids, known)
+
+
+def test_a_worker_beats_also_while_all_it_does_is_to_wait_for_a_slow_store(
+    make_yard: MakeYard, cluster: Cluster
+) -> None:
+    """Its only task has ended. For longer than a dispatcher that does not turn is beaten for."""
+    yard = make_yard(**FAST)
+    worker = yard.worker()
+    known, ids = {worker: worker.id}, [yard.send("gated", "go")]
+    yard.until_started(ids[0])
+
+    with psycopg.connect(cluster.url(database_of(yard)), autocommit=True) as owner:
+        owner.execute(SLOWLY.format(120).encode())
+        owner.execute(ON_COMPLETION)
+        yard.open("go")
+        yard.until(lambda: yard.ledger()[-1].word == "end", "its task has ended")
+        yard.until(lambda: yard.has_passed(yard.ledger()[-1].at_ns, HUNG_US / 1e6 + 3), "it waits", timeout=60)
+        (info,) = yard.store.workers(alive_only=True)
+        owner.execute(SLOWLY.format(0).encode())
+        owner.execute(END_SLOW)
+    yard.until_ended(ids, timeout=60)
+
+    assert info.silent_for_us < 2_000_000
     assert_that_nobody_noticed(yard, ids, known)
 
 

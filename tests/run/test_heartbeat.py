@@ -77,6 +77,26 @@ def test_a_hung_dispatcher_is_not_beaten_for(stage: Stage) -> None:
     assert silence(stage, worker) == 0
 
 
+def test_a_dispatcher_that_waits_for_its_store_is_beaten_for(stage: Stage) -> None:
+    """Some statement of its flush takes long, or somebody's lock is in its way: it is not hung (PROTOCOL 9)."""
+    worker, seen = stage.worker(), list[bool]()
+    worker.get_up()
+
+    def take_long() -> None:
+        seen.append(worker.heartbeat.dispatcher_turns())
+        stage.clock.advance(11)
+        seen.append(worker.heartbeat.dispatcher_turns())
+
+    worker.line.meanwhile = take_long
+    enqueue(stage.store)
+    worker.look()
+    worker.line.meanwhile = lambda: None
+
+    assert seen[:2] == [True, True]
+    stage.clock.advance(11)
+    assert not worker.heartbeat.dispatcher_turns()
+
+
 def test_a_worker_that_takes_long_to_begin_is_beaten_for(stage: Stage) -> None:
     worker = stage.worker()
 

@@ -10,6 +10,8 @@ that is tried apart (PROTOCOL 35). After a flush that may have been committed wi
 under way, the store is asked what is ours before anything is claimed (PROTOCOL 7).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from everbeat.crashpoint import crash_point
@@ -63,6 +65,8 @@ class Flushing:
         self._begun = 0
         self._is_careful = False
         """A row was refused: the next flush goes row by row."""
+        self.is_waiting = False
+        """The dispatcher itself waits for an answer: it does not turn, and is not hung. Asked by the heartbeat, too."""
         self.meter: Meter | None = None
 
     # -- what others ask --------------------------------------------------------------------------------------------
@@ -192,9 +196,19 @@ class Flushing:
 
     def _answer(self, wanted: Flush) -> Answer:
         try:
-            return self._store.flush(wanted)
+            with self._waiting():
+                return self._store.flush(wanted)
         except (StoreUnavailable, RowRefused) as error:
             return error
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """No store makes anybody wait without end."""
+        self.is_waiting = True
+        try:
+            yield
+        finally:
+            self.is_waiting = False
 
     def _to_start(self) -> list[Claim]:
         """Those that are under way already do not start twice."""
@@ -226,8 +240,9 @@ class Flushing:
     def _ask_what_is_ours(self, now: int) -> bool:
         """Before anything else is claimed (PROTOCOL 7). False: the store does not say."""
         try:
-            owned = self._store.surely_owned_by(self._books.worker_id)
-            self._books.forget(self._store.hear_again(self._books.events))
+            with self._waiting():
+                owned = self._store.surely_owned_by(self._books.worker_id)
+                self._books.forget(self._store.hear_again(self._books.events))
             self._books.give_back_unknown(owned)
         except StoreUnavailable as error:
             self._failed(error, now)

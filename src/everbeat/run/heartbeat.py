@@ -1,9 +1,9 @@
 """Tells the store that this worker lives, and for which claims.
 
 On a connection and thread of its own, so that nothing the dispatcher does delays it; but only while the dispatcher
-really turns, because a hung one must not keep its tasks alive (PROTOCOL 9). One transaction per interval, however many
-tasks are held. What the store shows as ours but we do not hold, twice in a row, is given back; and no flush that was
-under way the first time is so the second time: what it has claimed is about to be held.
+really turns, or waits for the store, because a hung one must not keep its tasks alive (PROTOCOL 9). One transaction per
+interval, however many tasks are held. What the store shows as ours but we do not hold, twice in a row, is given back;
+and no flush that was under way the first time is so the second time: what it has claimed is about to be held.
 """
 
 import random
@@ -87,7 +87,7 @@ class Heartbeat:
     def dispatcher_turns(self) -> bool:
         """Before its first turn, while its worker recovers what others left, it holds nothing that a beat may keep."""
         now = self._clock.mono_us()
-        if self._dispatcher.turns != self._turns:
+        if self._dispatcher.turns != self._turns or self._dispatcher.flushing.is_waiting:
             self._turns, self._turned_at = self._dispatcher.turns, now
         return self._turns == 0 or now - self._turned_at < HUNG_US
 
