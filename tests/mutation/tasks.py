@@ -25,6 +25,7 @@ from everbeat.run.hearing import Hearing
 from everbeat.run.heartbeat import Heartbeat
 from everbeat.run.keeper import Keeper
 from everbeat.run.mandate import Mandate
+from everbeat.store.messages import Ending
 from everbeat.store.postgres import lease
 from everbeat.store.sqlite.transaction import SQLiteTransaction
 from everbeat.store.transaction import Transaction
@@ -84,13 +85,16 @@ def settled_without_the_fence() -> None:
 @mutation("1", seed=266)
 def recovered_without_the_fence() -> None:
     """A verdict is written though its task has moved since it was read."""
-    end = settling.end
+    end_all = settling.end_all
 
-    def careless(tx: Transaction, claim: Claim, *rest: Any, **more: Any) -> Any:
+    def careless(tx: Transaction, endings: Sequence[Ending], *rest: Any, **more: Any) -> Any:
+        return end_all(tx, [ending._replace(claim=as_it_is(tx, ending.claim)) for ending in endings], *rest, **more)
+
+    def as_it_is(tx: Transaction, claim: Claim) -> Claim:
         now = tx.one(settling.NOW, (claim.seq,))
-        return end(tx, replace(claim, fence=now[1], worker_id=now[4]) if now else claim, *rest, **more)
+        return replace(claim, fence=now[1], worker_id=now[4]) if now else claim
 
-    everywhere(end, careless)
+    everywhere(end_all, careless)
 
 
 @mutation("2", seed=54)

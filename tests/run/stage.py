@@ -34,7 +34,7 @@ from everbeat.run.news import ChildReady, Died, Finished, News
 from everbeat.run.reaper import Reaper
 from everbeat.run.recovery import Recovery
 from everbeat.run.scribes import Answer
-from everbeat.run.slot import Staffing
+from everbeat.run.slot import LATE_US, SURE_US, Staffing
 from everbeat.run.spool import Spool
 from everbeat.run.wire import ChildKind, InterruptKind, Told
 from everbeat.store.messages import Flush
@@ -276,6 +276,7 @@ class SimulatedWorker:
                  max_memory: int | None = None, queues: frozenset[str] | None = None, scribes: int = 0,
                  **recovery: Any) -> None:  # fmt: skip
         self.id = worker_id
+        self.clock = stage.clock
         self.config = RecoveryConfig(**recovery)
         self.host = Host(name="host-1", boot_id=BOOT_ID, pid=NO_SUCH_PID + stage.count, pid_started=1, pid_namespace=1)
         self.lock = _lock(stage.directory, worker_id, self.host)
@@ -324,6 +325,12 @@ class SimulatedWorker:
         self.turn()
         self.crew.get_ready()
         self.turn()
+
+    def wait_in_vain(self) -> None:
+        """Nothing ends for so long that what waits for it is taken back."""
+        for late_us in (LATE_US, SURE_US):
+            self.clock.advance(late_us / 1e6)
+            self.turn()
 
     def look(self) -> None:
         """Something may be ready: look."""

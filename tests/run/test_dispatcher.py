@@ -14,7 +14,6 @@ from everbeat.run.slot import ASYNC_FRAMES
 
 AGAIN = a_policy(max_attempts=5, has_retry=True, jitter=False, base_seconds=2.0)
 STOPPED = TaskError(code="WORKER_STOPPED", message="the worker stops")
-LATE = 0.021
 """After this time behind a slow task, what has not begun is taken back."""
 
 
@@ -69,8 +68,8 @@ def test_where_nothing_ends_what_waits_for_a_place_is_given_back_and_no_more_is_
     for _ in range(2):
         worker.crew.begin(0)
 
-    stage.clock.advance(LATE)
-    worker.turn(5)
+    worker.wait_in_vain()
+    worker.turn(4)
 
     assert stage.status(*tasks) == ["RUNNING"] * 2 + ["PENDING"] * 23
     assert [stage.task(task).attempt for task in tasks[2:]] == [0] * 23
@@ -274,11 +273,12 @@ def test_what_waits_behind_a_slow_task_goes_to_an_idle_slot_and_the_rest_back_un
     worker.crew.get_ready(2)
     worker.turn()
     worker.crew.begin(1)
-    stage.clock.advance(0.019)
+    stage.clock.advance(0.016)
     worker.turn()
     assert worker.crew.sends == framed_on_one
+    assert 0 < worker.dispatcher.wait_us() <= 5_000
 
-    stage.clock.advance(LATE - 0.019)
+    stage.clock.advance(0.005)
     assert worker.dispatcher.wait_us() == 0
     worker.turn()
 
@@ -287,6 +287,21 @@ def test_what_waits_behind_a_slow_task_goes_to_an_idle_slot_and_the_rest_back_un
     info = stage.task(third)
     assert (info.status, info.attempt) == ("PENDING", 0)
     assert stage.status(slow) == ["RUNNING"]
+
+
+def test_nothing_is_taken_back_because_the_machine_stood_still(stage: Stage) -> None:
+    """Its processes did as well, and could not say what they had done."""
+    worker = stage.worker(processes=1)
+    tasks = framed(stage, worker, 3)
+    worker.crew.begin(1)
+
+    stage.clock.advance(60)
+    worker.turn()
+    worker.crew.end(1)
+    worker.turn()
+
+    assert [stage.task(task).fence for task in tasks] == [1, 1, 1]
+    assert stage.status(*tasks) == ["COMPLETED", "RUNNING", "RUNNING"]
 
 
 def test_a_task_that_was_handed_over_runs_once_and_under_the_same_ownership(stage: Stage) -> None:
@@ -300,8 +315,7 @@ def test_a_task_that_was_handed_over_runs_once_and_under_the_same_ownership(stag
     worker.crew.get_ready(2)
     worker.turn()
     worker.crew.begin(1)
-    stage.clock.advance(LATE)
-    worker.turn()
+    worker.wait_in_vain()
 
     worker.crew.run(2)
     worker.crew.end(1)
@@ -318,8 +332,8 @@ def test_journal_entries_do_not_leak(stage: Stage) -> None:
     worker.crew.run(1)
     worker.turn()
     worker.crew.begin(1)
-    stage.clock.advance(LATE)
-    worker.turn(2)  # taken back
+    worker.wait_in_vain()
+    worker.turn()
     worker.crew.die(1, -9)
     worker.turn()
     worker.get_up()

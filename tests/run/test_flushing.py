@@ -267,8 +267,7 @@ def test_a_task_that_must_not_share_a_queue_is_not_put_behind_one_that_moved_the
     worker.look()
     assert len(worker.scribes.waiting) == 1
 
-    stage.clock.advance(0.021)
-    worker.turn()  # what waits behind a slow task moves to the other slot
+    worker.wait_in_vain()  # what waits behind a slow task moves to the other slot
     worker.finish()
 
     assert [claim.id for _, claim in worker.crew.children[2].sent] == ["behind"]

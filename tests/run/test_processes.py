@@ -113,8 +113,7 @@ def test_what_was_taken_back_does_not_count(stage: Stage) -> None:
         enqueue(stage.store)
     worker.get_up()
     worker.crew.begin(1)
-    stage.clock.advance(0.021)
-    worker.turn()
+    worker.wait_in_vain()
 
     assert worker.dispatcher.slots[1].sent == 1
 
@@ -170,8 +169,8 @@ def test_a_process_that_is_to_be_replaced_goes_when_what_it_had_left_was_taken_b
 
     worker.crew.run(1)
     worker.turn()
-    stage.clock.advance(0.021)
-    worker.turn(2)
+    worker.wait_in_vain()
+    worker.turn()
     worker.crew.get_ready()
     worker.turn()
 

@@ -45,3 +45,14 @@ def test_none_wait_while_the_process_before_still_has_tasks() -> None:
     made.twin(made[0]).add(Flight(a_claim(), 0), NOW)
 
     assert frames(made) == 0
+
+
+def test_no_place_is_free_while_more_are_there_than_have_one() -> None:
+    made = slots()
+    for seq in range(5):
+        made[0].add(Flight(a_claim(seq=seq), seq, share=1 / 64), NOW)
+
+    room = made.room({"later": 64}, NOW)
+
+    assert room.async_free == 0
+    assert room.wants("later") == room.own_free + int(room.async_frames * 64)

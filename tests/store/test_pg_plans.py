@@ -49,6 +49,9 @@ STATEMENTS = {
         f"{name} many of one worker": (in_one(sql, TYPES[sql], SHARED[sql]), "everbeat_tasks_pkey")
         for name, sql in (("complete", settling.COMPLETE), ("launch", claiming.LAUNCH), ("claim", claiming.CLAIM))
     },
+    **{f"{change} many": (in_one(sql, TYPES[sql]), "everbeat_tasks_pkey") for change, sql in settling.ENDINGS.items()},
+    "as they are now": (translate(settling.EACH_NOW), "everbeat_tasks_pkey"),
+    "recoveries of tasks": (translate(claiming.RECOVERED), "everbeat_history_task"),
     "start": (translate(claiming.START), "everbeat_tasks_pkey"),
     "next due": (translate(claiming.NEXT_DUE), "everbeat_tasks_due"),
     "owned": (translate(recovering.OWNED_BY), "everbeat_tasks_owned"),

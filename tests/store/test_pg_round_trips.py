@@ -3,14 +3,16 @@
 import select
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 from psycopg.pq import Trace
 from tests.flow_words import begin, graph
 from tests.postgres import EmptyDatabase
-from tests.words import a_room, a_task, completed, enqueue, register
+from tests.words import a_room, a_task, completed, enqueue, failed, handed_back, register, retried, status_of
 
+from everbeat.model.recovery import Verdict
 from everbeat.model.task import Claim
 from everbeat.store.messages import Ending, Flush, Flushed
 from everbeat.store.postgres.bells import PAUSE
@@ -27,9 +29,10 @@ def store(a_database: EmptyDatabase) -> Iterator[PostgresStore]:
     store.close()
 
 
-def turn(store: PostgresStore, ended: Sequence[Claim], places: int) -> Flushed:
-    """A flush without the bells after it, which ring when it is time for them."""
-    endings = [Ending(claim=one, verdict=completed()) for one in ended]
+def turn(store: PostgresStore, ended: Sequence[Claim], places: int, *verdicts: Verdict) -> Flushed:
+    """A flush without the bells after it, which ring when it is time for them. `verdicts`: in turn, if not results."""
+    said = cycle(verdicts or [completed()])
+    endings = [Ending(claim=one, verdict=next(said)) for one in ended]
     with store.database.write() as tx:
         return owning.flush(tx, Flush(worker_id="w1", endings=endings, room=a_room(places), seen_beat=0))
 
@@ -101,6 +104,34 @@ def test_a_flush_that_ends_a_node_and_starts_the_next_takes_three_round_trips(
 
     assert (taken, [claim.id for claim in found[0].claims]) == (3, ["flow:n2"])
     assert found[0].claims[0].args == b"[3]"
+
+
+@pytest.mark.parametrize("count", [3, 30])
+def test_a_flush_of_tasks_that_fail_or_go_back_takes_four_round_trips_however_many_they_are(
+    store: PostgresStore, tmp_path: Path, count: int
+) -> None:
+    """What is asked, how each of them stands, what becomes of it, the commit."""
+    store.enqueue([a_task() for _ in range(count)])
+    held = turn(store, [], count).claims
+
+    taken = round_trips(store, tmp_path / "trace", lambda: turn(store, held, 0, failed(), retried(), handed_back()))
+
+    assert taken == 4
+    assert [status_of(store, claim.id).value for claim in held[:3]] == ["FAILED", "PENDING", "PENDING"]
+
+
+def test_a_flush_takes_as_many_round_trips_for_thirty_tasks_that_were_taken_back_as_for_three(
+    store: PostgresStore, tmp_path: Path
+) -> None:
+    """Whether they were recovered is asked of all of them together."""
+    store.enqueue([a_task() for _ in range(33)])
+    turn(store, turn(store, [], 33).claims, 0, handed_back())
+    turn(store, turn(store, [], 33).claims, 0, handed_back())
+
+    for_few = round_trips(store, tmp_path / "few", lambda: turn(store, [], 3))
+    for_many = round_trips(store, tmp_path / "many", lambda: turn(store, [], 30))
+
+    assert for_few == for_many
 
 
 def test_what_becomes_due_after_a_flush_has_looked_is_claimed_by_it(store: PostgresStore) -> None:

@@ -55,6 +55,8 @@ PLANS = {
     claiming.CLAIM: [BY_SEQ],
     settling.ADOPT: [BY_SEQ],
     settling.NOW: [BY_SEQ],
+    settling.EACH_NOW.format(marks="?, ?"): [BY_SEQ],
+    claiming.RECOVERED.format(marks="?, ?"): ["SEARCH everbeat_history USING INDEX everbeat_history_task (task_id=?)"],
     **{ending: [BY_SEQ] for ending in settling.ENDINGS.values()},
     owning.STANDING: ["SEARCH everbeat_workers USING PRIMARY KEY (id=?)"],
     recovering.NEXT_OWNER: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id>?)"],

@@ -23,8 +23,6 @@ from everbeat.run.stops import Stops
 from everbeat.run.verdicts import give_back
 from everbeat.run.wire import ChildKind
 
-TAKE_BACK_US = 20_000
-
 
 class Floor:
     def __init__(
@@ -147,7 +145,7 @@ class Floor:
     def take_back_late(self, now: int) -> None:
         """What waits behind a task that turned out slow goes to another slot, or back to the queue."""
         for slot in self.slots.values():
-            if not self.slots.has_waiting(slot) or now - slot.head_since < TAKE_BACK_US:
+            if not self.slots.has_waiting(slot) or not slot.is_stuck(now):
                 continue
             head = slot.head
             if head is not None:
@@ -187,4 +185,4 @@ class Floor:
     def alarms(self) -> Iterator[int]:
         for slot in self.slots.values():
             if self.slots.has_waiting(slot):
-                yield slot.head_since + TAKE_BACK_US
+                yield slot.stuck_at

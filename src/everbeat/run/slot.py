@@ -19,6 +19,10 @@ ASYNC_FRAMES = 8
 """So many frames of quick async tasks are in the async process or wait for a place there. If all they do is compute,
 nobody else can run them for that long."""
 
+LATE_US = 15_000
+SURE_US = 5_000
+"""What waits for so long, and then for so long again, while nothing ends is read back (PROTOCOL 19)."""
+
 FRESH_US = 10_000
 """A slot whose head began within this time may be given more; one that could take no more is not tried for as long."""
 
@@ -77,6 +81,8 @@ class Slot:
     sent: int = 0
     """Tasks that its process was given."""
     head_since: int = 0
+    late_since: int | None = None
+    """When it was first seen that nothing had ended there for long."""
     full_until: int = 0
     waiting: Claim | None = None
     """A CLAIMED task that this process is being started for."""
@@ -122,14 +128,31 @@ class Slot:
 
     def add(self, flight: Flight, now: int) -> None:
         if not self.queue:
-            self.head_since = now
+            self._begin_anew(now)
         self.queue[flight.claim.seq, flight.claim.fence] = flight
 
     def remove(self, key: Ownership, now: int) -> Flight | None:
         flight = self.queue.pop(key, None)
         if flight is not None:
-            self.head_since = now
+            self._begin_anew(now)
         return flight
+
+    def _begin_anew(self, now: int) -> None:
+        self.head_since, self.late_since = now, None
+
+    def is_stuck(self, now: int) -> bool:
+        """Nothing ends there. It takes two looks: if the machine stood still so did we, and its process has not had the
+        time to say what it has done."""
+        if now - self.head_since < LATE_US:
+            return False
+        if self.late_since is None:
+            self.late_since = now
+        return now - self.late_since >= SURE_US
+
+    @property
+    def stuck_at(self) -> int:
+        """When to look whether it is."""
+        return self.head_since + LATE_US if self.late_since is None else self.late_since + SURE_US
 
     def clear(self) -> None:
         """Its process is gone, and what was in it is settled."""
@@ -173,7 +196,7 @@ class Slots(dict[int, Slot]):
         shared, staffing = self.shared, self.staffing
         if shared is None or now < shared.full_until:
             return 0
-        free = staffing.async_slots - sum(len(slot.queue) for slot in self.of(ChildKind.ASYNC))
+        free = max(0, staffing.async_slots - sum(len(slot.queue) for slot in self.of(ChildKind.ASYNC)))
         left = free if staffing.max_tasks is None else staffing.max_tasks - shared.sent
         return min(free, left) if left > 0 else free  # one that can not be replaced yet serves on
 

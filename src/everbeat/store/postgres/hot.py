@@ -23,6 +23,9 @@ from everbeat.store.verbs import (
 
 TYPES: dict[str, tuple[str, ...]] = {
     settling.COMPLETE: ("bytea", "bigint", "bigint", "bigint", "text"),
+    **dict.fromkeys(
+        settling.ENDINGS.values(), ("text", *["bigint"] * 10, *["text"] * 3, "bigint", "text", "bigint")
+    ),
     claiming.LAUNCH: ("text", "bigint", "bigint", "bigint", "bigint"),
     claiming.CLAIM: ("text", "bigint", "bigint", "bigint"),
     owning.PROGRESS: ("text", "bigint", "bigint", "text"),

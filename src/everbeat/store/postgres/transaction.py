@@ -127,7 +127,8 @@ class PostgresTransaction:
         questions, self._questions = self._questions, []
         looked = [question for question in questions if question[0] in LOOKED]
         if tuple(sql for sql, _ in looked) != LOOKED:
-            return [self._asking(question) for question in questions]
+            time = [self._ask_time] if questions and self._known is None and self._clock is None else []
+            return [*time, *(self._asking(question) for question in questions)]
         others = [self._asking(question) for question in questions if question not in looked]
         return [lambda: self._look_around(looked), *others]
 
@@ -143,6 +144,10 @@ class PostgresTransaction:
             self._answers[next_due] = [(due_at,)]
 
         return learn
+
+    def _ask_time(self) -> Callable[[], None]:
+        cursor = self._connection.execute(f"SELECT {NOW}")
+        return lambda: self._learn_time(_first(cursor))
 
     def _asking(self, question: Question) -> Callable[[], Callable[[], None]]:
         def ask() -> Callable[[], None]:
@@ -283,7 +288,14 @@ class PostgresTransaction:
         self._execute(LOCK, (f"{self._scope}/{name}",))
 
     def lock_tasks(self, seqs: Iterable[int]) -> None:
-        self._execute(LOCK_TASKS, (ARRAYS["bigint"](list(seqs)),))
+        """Before whatever is asked next, together with it."""
+        wanted = ARRAYS["bigint"](list(seqs))
+
+        def lock() -> Callable[[], None]:
+            self._connection.execute(LOCK_TASKS, (wanted,))
+            return _nothing
+
+        self._change(lock if wanted else None, is_checked=False)
 
     def try_lock(self, name: str) -> bool:
         """Whether nobody else had it."""

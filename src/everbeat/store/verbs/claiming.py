@@ -46,7 +46,8 @@ SELECT priority, seq, id, name, queue, fence, attempt, free_attempts, crash_coun
  WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name = ?"""
 
 # everbeat_history_task
-RECOVERED = "SELECT at FROM everbeat_history WHERE task_id = ? AND fence = ? AND change = 'recover'"
+RECOVERED = """
+SELECT task_id, fence, at FROM everbeat_history WHERE change = 'recover' AND task_id IN ({marks})"""
 
 PASSES = 100
 """So many tasks of a kind are passed over in one flush, at most: a long row of tasks that must wait for a process of
@@ -119,10 +120,10 @@ def begin_leases(tx: Transaction, worker_id: str, claims: Iterable[Claim]) -> No
 def restarted_after(tx: Transaction, claims: Iterable[Claim]) -> Iterator[float]:
     """How long ago those were recovered that run for the first time since: the recovery and the claim each raised the
     fence."""
-    for claim in claims:
-        row = tx.one(RECOVERED, (claim.id, claim.fence - 2)) if claim.fence > 2 else None
-        if row is not None:
-            yield (tx.now - row[0]) / 1e6
+    again = {(claim.id, claim.fence - 2) for claim in claims if claim.fence > 2}
+    for task_id, fence, at in tx.among(RECOVERED, (), [task_id for task_id, _ in again]):
+        if (task_id, fence) in again:
+            yield (tx.now - at) / 1e6
 
 
 def claim_of(row: Row, slot: int, worker_id: str, *, counted: bool) -> Claim:

@@ -78,14 +78,14 @@ class Records:
         self._events.append(event)
 
     def write(self) -> None:
-        self.tx.many(ADD_HISTORY, self._history)
-        self.tx.many(ADD_ATTEMPT, self._attempts)
+        self.tx.soon(ADD_HISTORY, self._history)
+        self.tx.soon(ADD_ATTEMPT, self._attempts)
         add_events(self.tx, self._events)
 
 
 def add_events(tx: Transaction, events: Collection[Event]) -> None:
     if events:
-        tx.many(ADD_EVENT, [event_row(tx.now, one) for one in events])
+        tx.soon(ADD_EVENT, [event_row(tx.now, one) for one in events])
         tx.events += events
         totals.add(tx, totals_of(events))
 

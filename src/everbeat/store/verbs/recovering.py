@@ -26,14 +26,14 @@ from everbeat.model.recovery import (
 )
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim
-from everbeat.store.messages import StaleTask
+from everbeat.store.messages import Ending, StaleTask
 from everbeat.store.moments import moment_or_none
 from everbeat.store.transaction import Row, RowRefused, Transaction
 from everbeat.store.verbs import classes, flow_ends
 from everbeat.store.verbs.living import RAREST_BEAT_MS
 from everbeat.store.verbs.queueing import Places
 from everbeat.store.verbs.records import Records, add_events
-from everbeat.store.verbs.settling import NOW, end
+from everbeat.store.verbs.settling import NOW, end_all
 from everbeat.store.verbs.turns import hand_over
 
 CLAIM_COLUMNS = """t.seq, t.id, t.name, t.queue, t.fence, t.status, t.attempt, t.free_attempts, t.crash_count,
@@ -176,11 +176,11 @@ def requeue_silent_claims(tx: Transaction, *, silent_for_us: int, reason: str) -
     ]
     roots = flow_ends.lock(tx, {claim.workflow_id for claim in claims})
     tx.lock_tasks([claim.seq for claim in claims])
-    requeued = sum(end(tx, claim, verdict, records, actor=RECOVERY_ACTOR) is not None for claim in claims)
+    made = end_all(tx, [Ending(claim=claim, verdict=verdict) for claim in claims], records, actor=RECOVERY_ACTOR)
     records.write()
     flow_ends.follow(tx, roots, [claim.seq for claim in claims])
     hand_over(tx, {claim.exclusive_key for claim in claims})
-    return requeued
+    return len(made) - made.count(None)
 
 
 def stale_tasks(tx: Transaction, status: TaskStatus, *, silent_for_us: int) -> list[StaleTask]:
@@ -254,7 +254,7 @@ def _recover_one(tx: Transaction, claim: Claim, verdict: Verdict, actor: str) ->
     try:
         with tx.part():
             records = Records(tx)
-            made = end(tx, claim, verdict, records, actor=actor)
+            (made,) = end_all(tx, [Ending(claim=claim, verdict=verdict)], records, actor=actor)
             records.write()
     except RowRefused as error:
         return Unsettled(task_id=claim.id, error=str(error))

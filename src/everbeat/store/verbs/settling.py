@@ -54,6 +54,7 @@ ENDING_WHERE = {
 """One statement per change, each with the states that TRANSITIONS lets it start from; which tasks is to be added."""
 
 ENDINGS = {change: statement + " AND seq = :seq" for change, statement in ENDING_WHERE.items()}
+ENDS_FROM = {change: OWNED.intersection(sources(change)) for change in ENDINGS}
 
 TOLD = {
     Change.RECOVER: event.TASK_RECOVERED,
@@ -65,6 +66,11 @@ TOLD = {
 NOW = """
 SELECT status, fence, started_at, attempt, worker_id, cancel_requested_at IS NOT NULL
   FROM everbeat_tasks WHERE seq = ? /*pg: FOR UPDATE */"""
+
+# Primary key, in the order in which everybody locks them.
+EACH_NOW = """
+SELECT seq, status, fence, started_at, attempt, worker_id, cancel_requested_at IS NOT NULL
+  FROM everbeat_tasks WHERE seq IN ({marks}) ORDER BY seq /*pg: FOR UPDATE */"""
 
 # everbeat_history_task. What an owner's flush wrote when it was sent before.
 WRITTEN = """
@@ -104,7 +110,11 @@ def settle(
         settlements: list[Settlement] = [Settled(task_id=ending.claim.id) for ending in endings]
     else:
         records = Records(tx)
-        settlements = [_settle_one(tx, ending, records, is_stored=all_stored) for ending in endings]
+        others = [ending for ending in endings if ending.verdict.change is not Change.COMPLETE]
+        made = dict(zip(map(id, others), end_all(tx, others, records), strict=True))
+        settlements = [
+            _settle_one(tx, ending, records, made=made.get(id(ending)), is_stored=all_stored) for ending in endings
+        ]
         records.write()
     if roots and all_done and not row_by_row and None not in [ending.verdict.result for ending in endings]:
         flow_ends.follow_results(tx, roots, [ending.claim for ending in endings])
@@ -134,14 +144,15 @@ def keys_of_ended(wanted: Flush) -> set[str | None]:
     return {ending.claim.exclusive_key for ending in wanted.endings}
 
 
-def _settle_one(tx: Transaction, ending: Ending, records: Records, *, is_stored: bool) -> Settlement:
+def _settle_one(
+    tx: Transaction, ending: Ending, records: Records, *, made: Change | None, is_stored: bool
+) -> Settlement:
+    """`made` of it, if it is no result and its task had not moved; `is_stored`: every result is."""
     claim, verdict = ending.claim, ending.verdict
     is_result = verdict.change is Change.COMPLETE
-    if not is_result:
-        made = end(tx, claim, verdict, records, actor=_actor(verdict, claim), pid=ending.pid)
-        if made is not None:
-            return Settled(task_id=claim.id, change=made if made is not verdict.change else None)
-    elif is_stored:
+    if made is not None:
+        return Settled(task_id=claim.id, change=made if made is not verdict.change else None)
+    if is_result and is_stored:
         return Settled(task_id=claim.id)
     found = tx.one(NOW, (claim.seq,))
     status, fence = (found[0], found[1]) if found else ("DELETED", -1)
@@ -158,27 +169,46 @@ def _actor(verdict: Verdict, claim: Claim) -> str:
     return RECOVERY_ACTOR if verdict.change in (Change.RECOVER, Change.ABANDON) else f"worker/{claim.worker_id}"
 
 
-def end(
-    tx: Transaction, claim: Claim, verdict: Verdict, records: Records, *, actor: str, pid: int | None = None
-) -> Change | None:
-    """Write a verdict that is not a result, and add to the records; the change that was made. None: the task had moved,
-    nothing was written."""
-    if verdict.change not in ENDINGS:
-        raise ValueError(f"{verdict.change} does not end an ownership")
-    before = tx.one(NOW, (claim.seq,))
-    if before is None or before[1] != claim.fence:
-        return None
-    old, _, started_at, attempt, worker_id, is_cancelled = before
-    if is_cancelled:
-        verdict = instead_of_another_run(verdict)
-    status = target(verdict.change)
-    error = stored_error(verdict.error)
-    if not tx.run(ENDINGS[verdict.change], ending_values(tx, claim, verdict, error) | {"seq": claim.seq}):
-        return None
+def end_all(
+    tx: Transaction, endings: Sequence[Ending], records: Records, *, actor: str | None = None
+) -> list[Change | None]:
+    """Write verdicts that are not results, and add to the records; the change that was made of each. None: its task had
+    moved, nothing was written. `actor`: whose verdicts they are, if not each one's own."""
+    for ending in endings:
+        if ending.verdict.change not in ENDINGS:
+            raise ValueError(f"{ending.verdict.change} does not end an ownership")
+    found = {row[0]: row[1:] for row in tx.among(EACH_NOW, (), [ending.claim.seq for ending in endings])}
+    rows: dict[Change, list[dict[str, object]]] = {}
+    made: list[Change | None] = []
+    for ending in endings:
+        claim, verdict, now = ending.claim, ending.verdict, found.get(ending.claim.seq)
+        if now is not None and now[5]:
+            verdict = instead_of_another_run(verdict)
+        if now is None or not _is_as_claimed(now, claim) or now[0] not in ENDS_FROM[verdict.change]:
+            made.append(None)
+            continue
+        error = stored_error(verdict.error)
+        values = ending_values(tx, claim, verdict, error) | {"seq": claim.seq}
+        rows.setdefault(verdict.change, []).append(values)
+        _record(records, ending, verdict, error, now, actor or _actor(verdict, claim))
+        made.append(verdict.change)
+    for change, alike in rows.items():
+        tx.soon(ENDINGS[change], alike, all_of_them=True)
+    return made
+
+
+def _is_as_claimed(now: Row, claim: Claim) -> bool:
+    return now[1] == claim.fence and (now[4] or "") == (claim.worker_id or "")
+
+
+def _record(records: Records, ending: Ending, verdict: Verdict, error: StoredError, now: Row, actor: str) -> None:
+    """`now`: the row as it was found."""
+    claim, status = ending.claim, target(verdict.change)
+    old, _, started_at, attempt, worker_id, _ = now
     if verdict.error is not None and old == TaskStatus.RUNNING:
         records.attempt(
             task_id=claim.id, attempt=attempt, fence=claim.fence, will_retry=not status.is_terminal,
-            billed=verdict.billed, started_at=started_at, error=error, worker_id=worker_id, pid=pid,
+            billed=verdict.billed, started_at=started_at, error=error, worker_id=worker_id, pid=ending.pid,
         )  # fmt: skip
     if verdict.change is not Change.HAND_BACK:
         records.history(
@@ -193,7 +223,6 @@ def end(
         if verdict.change is not Change.FAIL:
             facts["cause"] = verdict.cause.value
         records.event(Event(name=name, task_id=claim.id, worker_id=worker_id, facts=facts))
-    return verdict.change
 
 
 def ending_values(tx: Transaction, claim: Claim, verdict: Verdict, error: StoredError) -> dict[str, object]:
