@@ -20,10 +20,11 @@ class Pace:
     mean_us: dict[str, float] = field(default_factory=dict)
     depths: dict[str, int] = field(default_factory=dict)
 
-    def saw(self, name: str, took_us: int) -> None:
+    def saw(self, name: str, took_us: float, runs: int = 1) -> None:
+        """A run, or the mean of several."""
         before = self.mean_us.get(name)
-        took_us = max(0, took_us)  # a wall clock may step back
-        mean = float(took_us) if before is None else before + WEIGHT * (took_us - before)
+        took_us = max(0.0, took_us)  # a wall clock may step back
+        mean = took_us if before is None else before + (1 - (1 - WEIGHT) ** runs) * (took_us - before)
         self.mean_us[name] = mean
         self.depths[name] = max(1, min(self.deepest, int(FRAME_US / max(mean, 1.0))))
 

@@ -98,10 +98,10 @@ class Books:
         entry: int | None = None,
     ) -> None:  # fmt: skip
         """An ownership ends."""
-        self._enter((Ending(claim=claim, verdict=verdict, outcome=outcome, pid=pid), entry))
+        self._enter((Ending(claim, verdict, outcome, pid), entry))
 
     def _enter(self, entered: Entered) -> None:
-        if not self.apart.admits(entered):
+        if not (self.apart and self.apart.admits(entered)):
             self._endings.append(entered)
 
     def tell(self, name: str, facts: dict[str, Any], *, task_id: str | None = None) -> None:

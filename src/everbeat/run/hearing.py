@@ -111,6 +111,7 @@ class Hearing:
             self._processes.let_go(slot)
 
     def _take_outcomes(self, slot: Slot, outcomes: Iterable[tuple[int, int, int, Outcome]], now: int) -> None:
+        took: dict[str, list[int]] = {}
         for _, seq, fence, outcome in outcomes:
             flight = slot.remove((seq, fence), now)
             if flight is None:
@@ -119,12 +120,15 @@ class Hearing:
                 self._stops.forget(slot, (seq, fence), now)
             crash_point("finish.received")
             claim = flight.claim
-            self._pace.saw(claim.name, outcome.ended_at - outcome.began_at)
-            if self.meter is not None:
-                self.meter.ran(claim.name, (outcome.ended_at - outcome.began_at) / 1e6)
+            took.setdefault(claim.name, []).append(outcome.ended_at - outcome.began_at)
             verdict = self._verdicts.on_outcome(claim, outcome, slot.pid, was_told=self._drain.has_interrupted)
             is_no_news = flight.is_taken and verdict.change is Change.CANCEL
             self._books.end(claim, verdict, outcome=None if is_no_news else outcome, pid=slot.pid, entry=flight.entry)
+        for name, times in took.items():
+            self._pace.saw(name, sum(times) / len(times), len(times))
+            if self.meter is not None:
+                for took_us in times:
+                    self.meter.ran(name, took_us / 1e6)
 
     # -- death ------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from everbeat.model.recovery import Settlement, Superseded, Unsettled
+from everbeat.model.recovery import Settled, Settlement, Superseded, Unsettled
 from everbeat.model.state import Change
 from everbeat.store.messages import Ending
 
@@ -34,6 +34,9 @@ class Tally:
         self.largest_flush = max(self.largest_flush, len(endings))
         for ending, settlement in zip(endings, settlements, strict=True):
             change = ending.verdict.change
+            if change is Change.COMPLETE and type(settlement) is Settled:  # nearly all
+                self.completed += 1
+                continue
             if isinstance(settlement, Superseded):
                 self.refused += ending.outcome is not None
             elif not isinstance(settlement, Unsettled):

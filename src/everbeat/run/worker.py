@@ -6,6 +6,7 @@ burst is done, or because others declared it dead: then its processes are killed
 the next life begins (PROTOCOL 2).
 """
 
+import gc
 import select
 import sys
 from collections.abc import Callable
@@ -29,6 +30,9 @@ Announce = Callable[[Life, RecoveryReport | None], None]
 SWITCH_SECONDS = 0.001
 """So long, at most, the thread that hears processes waits for one that makes or reads a flush. The default of the
 interpreter is five times as long: the async process runs dry in it."""
+YOUNG_OBJECTS = 20_000
+"""So many are made before rubbish is looked for among them. What a claim is made of has no cycles, and there are dozens
+for each task: at the default of 700 a busy worker looked a hundred times in a second."""
 
 
 def run_worker(
@@ -43,6 +47,7 @@ def run_worker(
     `on_progress` how far the recovery before that is. Raises AppUnusable, StoreUnavailable, RecoveryFailed."""
     clock, reporter = clock or SystemClock(), reporter or Reporter()
     sys.setswitchinterval(SWITCH_SECONDS)
+    gc.set_threshold(YOUNG_OBJECTS)
     with Signals() as signals, ExitStack() as stack:
         window = Window(clock, reporter)
         if options.http is not None:

@@ -16,6 +16,7 @@ import os
 import select
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -59,12 +60,17 @@ Said = tuple[str, tuple[str, str]]
 class Bell:
     """An eventfd, so that it can be waited for by a thread, a poll or an event loop."""
 
-    def __init__(self, board: "Switchboard", concerns: Callable[[Word], bool]) -> None:
+    def __init__(
+        self, board: "Switchboard", *, word: Word | None = None, concerns: Callable[[Word], bool] | None = None
+    ) -> None:
+        """For one word, or for each that `concerns` says. A busy store says thousands in a second: who waits for one is
+        not asked about the others."""
         self._board = board
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_stop = False
         self._hung = threading.Lock()
         """A bell that is closed is not rung: its number may be another file's by then."""
+        self.word = word
         self.concerns = concerns
 
     def fileno(self) -> int:
@@ -105,15 +111,18 @@ class Switchboard:
         self._channel = channel
         self._lock = threading.Lock()
         self._bells: set[Bell] = set()
+        self._by_word: defaultdict[Word, set[Bell]] = defaultdict(set)
+        """Those of them that wait for one."""
         self._thread: threading.Thread | None = None
         self._listens = threading.Event()
         self._last_used = 0.0
 
-    def hang(self, concerns: Callable[[Word], bool]) -> Bell:
-        """A bell that is heard from now on; if the server does not answer in time, from then on."""
-        bell = Bell(self, concerns)
+    def hang(self, bell: Bell) -> Bell:
+        """It is heard from now on; if the server does not answer in time, from then on."""
         with self._lock:
             self._bells.add(bell)
+            if bell.word is not None:
+                self._by_word[bell.word].add(bell)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="everbeat-listen", daemon=True)
                 self._thread.start()
@@ -123,6 +132,10 @@ class Switchboard:
     def take_down(self, bell: Bell) -> None:
         with self._lock:
             self._bells.discard(bell)
+            if bell.word is not None:
+                self._by_word[bell.word].discard(bell)
+                if not self._by_word[bell.word]:
+                    del self._by_word[bell.word]
 
     def _run(self) -> None:
         failures = 0
@@ -160,10 +173,14 @@ class Switchboard:
         connection.pgconn.consume_input()
         while message := connection.pgconn.notifies():
             words = _decode(message.extra)
+            others = [word for word in words if word[0] != DONE]
             with self._lock:
-                bells = tuple(self._bells)
-            for bell in bells:
-                heard = [word for word in words if bell.concerns(word)]
+                called = {bell for word in words for bell in self._by_word.get(word, ())}
+                listening = [(bell, bell.concerns) for bell in self._bells if bell.concerns and others]
+            for bell in called:
+                bell.ring()
+            for bell, concerns in listening:
+                heard = [word for word in others if concerns(word)]
                 if heard:
                     bell.ring(is_stop=any(word[0] == STOP for word in heard))
 
@@ -258,11 +275,10 @@ class NotifyBells:
                     return owner == worker_id
             return False
 
-        return self._board.hang(concerns)
+        return self._board.hang(Bell(self._board, concerns=concerns))
 
     def for_waiter(self, task_id: str) -> Bell:
-        mine = (DONE, digest(task_id))
-        return self._board.hang(lambda word: word == mine)
+        return self._board.hang(Bell(self._board, word=(DONE, digest(task_id))))
 
     def ring_workers(self, kinds: set[Kind] | None) -> None:
         self._ringer.ring([(READY, None, None)] if kinds is None else [(READY, *kind) for kind in kinds])

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.recovery import Adopted, Settled, Settlement, Verdict
-from everbeat.model.state import target
+from everbeat.model.state import Change, target
 from everbeat.model.task import Claim
 from everbeat.store.bells import Bells
 from everbeat.store.transaction import Database, Kind, Transaction
@@ -32,7 +32,9 @@ class Base:
         """Before the commit: whoever waits for what has ended may be told with it. What is ready again."""
         again: set[Kind] = set()
         for settlement, claim, verdict in ends:
-            if isinstance(settlement, (Settled, Adopted)):
+            if verdict.change is Change.COMPLETE and type(settlement) is Settled:  # nearly all
+                tx.done.add(claim.id)
+            elif isinstance(settlement, (Settled, Adopted)):
                 if isinstance(settlement, Adopted) or target(settlement.change or verdict.change).is_terminal:
                     tx.done.add(claim.id)
                 else:

@@ -143,7 +143,8 @@ def admitted(tx: Transaction, room: Room, places: Places, flawed: list[Row]) -> 
     """Ready tasks in claim order over all kinds, as far as the room admits them and their queues have places. Rows that
     make no sense are not among them, but in `flawed`."""
     served = list(_kinds(tx, room, places))
-    kinds = [unsound.sound(tx, tx.ahead(READY, kind, room.wants(kind[1])), flawed) for kind in served]
+    wanted = [room.wants(name) for _, name in served]
+    kinds = [unsound.sound(tx, tx.ahead(READY, kind, few), flawed) for kind, few in zip(served, wanted, strict=True)]
     passes = [PASSES] * len(kinds)
     heads = [(row, kind) for kind in range(len(kinds)) if (row := next(kinds[kind], None))]
     heapq.heapify(heads)
@@ -153,11 +154,15 @@ def admitted(tx: Transaction, room: Room, places: Places, flawed: list[Row]) -> 
         if answer is Answer.TAKE:
             places.take(row[4])
             yield row, slot
+            wanted[kind] -= 1
         elif answer is Answer.PASS:
             passes[kind] -= 1
-        if room.is_empty:
-            return
-        goes_on = answer is not Answer.FULL and passes[kind] and room.serves(row[4], row[3])
+        if wanted[kind] > 0 and answer is Answer.TAKE:
+            goes_on = True
+        else:  # no row more than there is room for is looked at: it would be locked
+            if room.is_empty:
+                return
+            goes_on = answer is not Answer.FULL and passes[kind] > 0 and room.serves(row[4], row[3])
         following = next(kinds[kind], None) if goes_on else None
         if following is None:
             heapq.heappop(heads)

@@ -107,7 +107,7 @@ def settle(
     all_stored = tx.many(COMPLETE, completed(tx, results)) == len(results)
     all_done = all_stored and len(results) == len(endings)
     if all_done:
-        settlements: list[Settlement] = [Settled(task_id=ending.claim.id) for ending in endings]
+        settlements: list[Settlement] = [Settled(ending.claim.id) for ending in endings]
     else:
         records = Records(tx)
         others = [ending for ending in endings if ending.verdict.change is not Change.COMPLETE]
