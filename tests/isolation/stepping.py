@@ -10,15 +10,15 @@ SQLite has one writer at a time (BEGIN IMMEDIATE): a session stops before each t
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
 
 from everbeat.store.postgres import connection as postgres
+from everbeat.store.postgres.batch import OneByOne, Talk
 from everbeat.store.postgres.limited import LimitedConnection
 from everbeat.store.sqlite.connection import SQLiteDatabase
 from everbeat.store.transaction import Row
@@ -165,8 +165,8 @@ class SteppedConnection(LimitedConnection):
     def cursor(self, *args: Any, **options: Any) -> Any:
         return SteppedCursor(self)
 
-    def pipeline(self) -> AbstractContextManager[Any]:  # type: ignore[override]
-        return nullcontext(SimpleNamespace(sync=lambda: None))
+    def together(self) -> Talk:
+        return OneByOne(self.execute)
 
 
 def _stop_before(connection: psycopg.Connection[Any], query: Any) -> None:

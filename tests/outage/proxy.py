@@ -124,7 +124,7 @@ class Line:
                 where = self._proxy.take_cut(self._statements)
                 if where == "before":
                     return
-                self._is_cut_after = where == "after"
+                self._is_cut_after |= where == "after"
             self._server.sendall(head + body)
 
     def downwards(self) -> None:

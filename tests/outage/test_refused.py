@@ -29,7 +29,7 @@ def add(a: int, b: int) -> int:
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # once for a server: workers of the test run may come back to this module
 def guarded(server: Cluster) -> Cluster:
     """It asks everybody but its superuser for a password."""
     rules = server.directory / "data" / "pg_hba.conf"

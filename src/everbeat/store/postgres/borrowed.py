@@ -20,6 +20,7 @@ from everbeat.errors import StoreUnavailable, TaskConflict
 from everbeat.model.task import Enqueued, NewTask
 from everbeat.store.messages import Sent
 from everbeat.store.postgres.arrays import teach
+from everbeat.store.postgres.batch import OneByOne, Talk
 from everbeat.store.postgres.bells import NotifyBells
 from everbeat.store.postgres.connection import PostgresDatabase
 from everbeat.store.postgres.transaction import Connection, PostgresTransaction
@@ -83,6 +84,9 @@ class _Guest:
 
     def execute(self, sql: Any, values: Any = None) -> psycopg.Cursor[Row]:
         return self.cursor().execute(sql, values)
+
+    def together(self) -> Talk:
+        return OneByOne(self.execute)
 
     def transaction(self) -> AbstractContextManager[Any]:
         return self._connection.transaction()

@@ -28,10 +28,11 @@ from everbeat.errors import StoreUnavailable
 from everbeat.model.event import Event
 from everbeat.secrecy import located
 from everbeat.store.postgres.arrays import teach
+from everbeat.store.postgres.batch import Answer, Prepared
 from everbeat.store.postgres.limited import LimitedConnection
 from everbeat.store.postgres.transaction import Connection, Memory, PostgresTransaction, notify
 from everbeat.store.postgres.trouble import DEFINITE, MISSING, QUEUE_IS_FULL, REFUSED, may_pass, told
-from everbeat.store.transaction import Locked, Question, Row
+from everbeat.store.transaction import Locked, Question
 
 MOST_CONNECTIONS = 8
 CONNECT_SECONDS = 5
@@ -183,6 +184,7 @@ class PostgresDatabase:
     def _set_up(self, connection: Connection) -> None:
         self._all.add(connection)
         teach(connection.adapters)
+        connection.prepare_threshold = None  # after a rollback psycopg would throw away what others have prepared
         settings = LIMITS | KEEPALIVE
         if self.schema is not None:
             settings["search_path"] = f'"{self.schema}"'
@@ -196,8 +198,8 @@ class PostgresDatabase:
         if backend == connection.info.backend_pid:
             said, values = _settings(settings, is_local=False)
             connection.execute(said, values)
+            connection.prepared = Prepared()
             return
-        connection.prepare_threshold = None
         _POOLED[connection] = {name: value for name, value in settings.items() if name not in KEEPALIVE}
 
     def _take(self) -> Connection:
@@ -223,27 +225,25 @@ class PostgresDatabase:
         with self._lock:
             self._idle.append(connection)
 
-    def alone(
-        self, connection: Connection, sql: str, values: Any, *, then: Sequence[Question] = ()
-    ) -> psycopg.Cursor[Row]:
+    def alone(self, connection: Connection, sql: str, values: Any, *, then: Sequence[Question] = ()) -> Answer:
         """Run one statement that commits itself, and `then` notifications, in the same round trip. As for COMMIT, a
         lost answer is a doubt."""
-        cursor: psycopg.Cursor[Row] = connection.cursor()
+        answers: list[Answer] = []
         try:
-            if not then or self.is_pooled(connection):
-                cursor.execute(sql, values)
-                notify(connection, then)
-                return cursor
-            with connection.pipeline() as pipeline:
-                cursor.execute(sql, values)
-                pipeline.sync()  # it is committed here
-                notify(connection, then)
+            with connection.together() as talk:
+                answers.append(talk.execute(sql, values))
+                if then and not self.is_pooled(connection):
+                    talk.sync()  # it is committed here
+                    notify(talk, then)
+            if then and self.is_pooled(connection):
+                with connection.together() as talk:
+                    notify(talk, then)
         except QUEUE_IS_FULL:
-            if cursor.pgresult is None:  # it is the statement that asks too much
+            if not answers or answers[0].statusmessage is None:  # it is the statement that asks too much
                 raise
         except psycopg.OperationalError as error:
             raise self._in_doubt(connection, error) from error
-        return cursor
+        return answers[0]
 
     def _commit(self, tx: PostgresTransaction, connection: Connection) -> None:
         """Those who wait for what has ended are told with it, if they can be."""
@@ -277,9 +277,9 @@ class PostgresDatabase:
         return kind(said, may_pass=may_pass(error))
 
 
-def _begin(connection: Connection, more: Mapping[str, str]) -> str:
+def _begin(connection: Connection, more: Mapping[str, str]) -> list[str]:
     settings = {**_POOLED.get(connection, {}), **more}
-    return "; ".join(["BEGIN", *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items())])
+    return ["BEGIN", *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items())]
 
 
 def _settings(settings: Mapping[str, str], *, is_local: bool) -> tuple[str, list[str]]:

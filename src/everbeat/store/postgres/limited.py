@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
+from everbeat.store.postgres.batch import Batch, Prepared, Talk
 from everbeat.store.transaction import Row
 
 T = TypeVar("T")
@@ -18,6 +19,13 @@ ANSWER_SECONDS = 40.0
 
 
 class LimitedConnection(psycopg.Connection[Row]):
+    prepared: Prepared | None = None
+    """What its session knows by name; None where it may be another session for each transaction."""
+
+    def together(self) -> Talk:
+        """For statements that are sent at once."""
+        return Batch(self, self.prepared)
+
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
         return super().wait(self._for_a_while(gen), *args, **options)
 

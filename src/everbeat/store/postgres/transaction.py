@@ -13,17 +13,19 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
-import psycopg
-
 from everbeat.clock import Clock
 from everbeat.model.event import Event
 from everbeat.store.postgres.arrays import KINDS as ARRAYS
+from everbeat.store.postgres.batch import Answer, Several, Talk
 from everbeat.store.postgres.dialect import bind, in_one, names_in, translate
 from everbeat.store.postgres.hot import COLUMNS, KINDS, KINDS_OF, LOOK, LOOKED, NOW, OTHERWISE, SHARED, TYPES
+from everbeat.store.postgres.limited import LimitedConnection
 from everbeat.store.postgres.trouble import QUEUE_IS_FULL, REFUSED
 from everbeat.store.transaction import NOT_ALL, Kind, Question, Row, RowRefused
 
-Connection = psycopg.Connection[Row]
+Connection = LimitedConnection
+Saying = Callable[[Talk], Callable[[], None]]
+"""Says something to the server; what it returns is to be called when the answers are there."""
 
 CLOCK_ID = "database"
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
@@ -54,10 +56,10 @@ class Foreseen:
 
 
 class PostgresTransaction:
-    """`Transaction` on a connection; `begin` is how it begins, None if it is not to, or has begun already."""
+    """`Transaction` on a connection; `begin` is what it begins with, None if it is not to, or has begun already."""
 
     def __init__(
-        self, connection: Connection, scope: str, *, begin: str | None = None, clock: Clock | None = None,
+        self, connection: Connection, scope: str, *, begin: Sequence[str] | None = None, clock: Clock | None = None,
         memory: Memory | None = None,
     ) -> None:  # fmt: skip
         self._connection = connection
@@ -74,13 +76,13 @@ class PostgresTransaction:
         self._is_undone = False
         self._questions: list[Question] = []
         """To be sent with the next statement, and then what is `_expected`: each says what to do with its answer."""
-        self._expected: list[Callable[[], Callable[[], None]]] = []
+        self._expected: list[Saying] = []
         self._is_checked = False
         """What becomes of what is expected to be changed must be known before the commit."""
         self._answers: dict[Question, list[Row]] = {}
         self._counts: dict[str, tuple[Sequence[Any], int]] = {}
         self._foreseen: Foreseen | None = None
-        self._last: list[Callable[[], Callable[[], None]]] = []
+        self._last: list[Saying] = []
 
     # -- time -------------------------------------------------------------------------------------------------------
 
@@ -122,7 +124,7 @@ class PostgresTransaction:
     def expect(self, *questions: Question) -> None:
         self._questions += questions
 
-    def _asked(self) -> list[Callable[[], Callable[[], None]]]:
+    def _asked(self) -> list[Saying]:
         """The questions, as few statements."""
         questions, self._questions = self._questions, []
         looked = [question for question in questions if question[0] in LOOKED]
@@ -130,11 +132,11 @@ class PostgresTransaction:
             time = [self._ask_time] if questions and self._known is None and self._clock is None else []
             return [*time, *(self._asking(question) for question in questions)]
         others = [self._asking(question) for question in questions if question not in looked]
-        return [lambda: self._look_around(looked), *others]
+        return [lambda talk: self._look_around(talk, looked), *others]
 
-    def _look_around(self, looked: list[Question]) -> Callable[[], None]:
+    def _look_around(self, talk: Talk, looked: list[Question]) -> Callable[[], None]:
         standing, limits, next_due = looked
-        cursor = self._connection.execute(LOOK, standing[1])
+        cursor = talk.execute(LOOK, standing[1])
 
         def learn() -> None:
             ((now, status, beat_seq, limited, due_at),) = cursor.fetchall()
@@ -145,33 +147,33 @@ class PostgresTransaction:
 
         return learn
 
-    def _ask_time(self) -> Callable[[], None]:
-        cursor = self._connection.execute(f"SELECT {NOW}")
+    def _ask_time(self, talk: Talk) -> Callable[[], None]:
+        cursor = talk.execute(f"SELECT {NOW}")
         return lambda: self._learn_time(_first(cursor))
 
-    def _asking(self, question: Question) -> Callable[[], Callable[[], None]]:
-        def ask() -> Callable[[], None]:
-            cursor = self._connection.execute(*_bound(*question))
+    def _asking(self, question: Question) -> Saying:
+        def ask(talk: Talk) -> Callable[[], None]:
+            cursor = talk.execute(*_bound(*question))
             return lambda: self._answers.update({question: cursor.fetchall()})
 
         return ask
 
     def expect_many(self, sql: str, rows: Sequence[Any]) -> None:
-        def change() -> Callable[[], None]:
-            cursor = self._many(sql, rows)
+        def change(talk: Talk) -> Callable[[], None]:
+            cursor = _many(talk, sql, rows)
             return lambda: self._counts.update({sql: (rows, cursor.rowcount)})
 
         if rows and sql in TYPES:
             self._expected.append(change)
 
     def soon(self, sql: str, rows: Sequence[Any], *, all_of_them: bool = False) -> None:
-        def change() -> Callable[[], None]:
-            cursor = self._many(sql, rows)
+        def change(talk: Talk) -> Callable[[], None]:
+            cursor = _many(talk, sql, rows)
             return partial(_expect_all, cursor, len(rows)) if all_of_them else _nothing
 
         self._change(change if rows else None, is_checked=all_of_them)
 
-    def _change(self, change: Callable[[], Callable[[], None]] | None, *, is_checked: bool) -> None:
+    def _change(self, change: Saying | None, *, is_checked: bool) -> None:
         if change is not None:
             self._foreseen = None
             self._expected.append(change)
@@ -182,13 +184,15 @@ class PostgresTransaction:
     ) -> None:
         likely = self._memory.kinds.get((queues, tuple(names)))
         if self._foreseen is None and likely:
-            self._expected.append(lambda: self._look(sql, queues, names, [(kind, wants(kind[1])) for kind in likely]))
+            wanted = [(kind, wants(kind[1])) for kind in likely]
+            self._expected.append(lambda talk: self._look(talk, sql, queues, names, wanted))
 
     def _look(
-        self, sql: str, queues: Collection[str] | None, names: Sequence[str], likely: list[tuple[tuple[str, str], int]]
-    ) -> Callable[[], None]:
-        kinds = self._ask_kinds(queues, names)
-        pages = {(sql, kind, few): self._connection.execute(_page(sql), [*kind, few]) for kind, few in likely if few}
+        self, talk: Talk, sql: str, queues: Collection[str] | None, names: Sequence[str],
+        likely: list[tuple[tuple[str, str], int]],
+    ) -> Callable[[], None]:  # fmt: skip
+        kinds = _ask_kinds(talk, queues, names)
+        pages = {(sql, kind, few): talk.execute(_page(sql), [*kind, few]) for kind, few in likely if few}
 
         def learn() -> None:
             self._foreseen = Foreseen(
@@ -203,7 +207,7 @@ class PostgresTransaction:
     def run(self, sql: str, values: Any = ()) -> int:
         return self._changed(self._execute(*bind(sql, values)))
 
-    def _changed(self, cursor: psycopg.Cursor[Row]) -> int:
+    def _changed(self, cursor: Answer) -> int:
         """What was foreseen may be no longer so."""
         self._foreseen = None
         return cursor.rowcount
@@ -215,26 +219,7 @@ class PostgresTransaction:
         expected = self._counts.pop(sql, None)
         if expected is not None and expected[0] == rows:
             return expected[1]
-        return self._changed(self._in_time(lambda: self._many(sql, rows)))
-
-    def _many(self, sql: str, rows: Sequence[Any]) -> psycopg.Cursor[Row]:
-        types = TYPES.get(sql)
-        if len(rows) == 1:
-            return self._connection.execute(translate(sql), rows[0])
-        if types is None:
-            cursor = self._connection.cursor()
-            cursor.executemany(translate(sql), rows)
-            return cursor
-        if isinstance(rows[0], dict):
-            names = names_in(sql)
-            columns = [[row[name] for row in rows] for name in names]
-        else:
-            columns = list(map(list, zip(*rows, strict=True)))
-        shared = SHARED.get(sql, ())
-        if any(columns[number].count(columns[number][0]) < len(rows) for number in shared):
-            shared = ()
-        values = [ARRAYS[types[number]](column) for number, column in enumerate(columns) if number not in shared]
-        return self._connection.execute(in_one(sql, types, shared), [*values, *(columns[n][0] for n in shared)])
+        return self._changed(self._in_time(lambda talk: _many(talk, sql, rows)))
 
     def among(self, sql: str, values: Sequence[Any], wanted: Sequence[Any]) -> list[Row]:
         return self.all(sql, (*values, tuple(wanted))) if wanted else []
@@ -242,8 +227,8 @@ class PostgresTransaction:
     def change_among(
         self, sql: str, values: Sequence[Any], wanted: Sequence[Any], *, all_of_them: bool = False
     ) -> None:
-        def change() -> Callable[[], None]:
-            cursor = self._connection.execute(translate(sql), [*values, _keys(wanted)])
+        def change(talk: Talk) -> Callable[[], None]:
+            cursor = talk.execute(translate(sql), [*values, _keys(wanted)])
             return partial(_expect_all, cursor, len(wanted)) if all_of_them else _nothing
 
         self._change(change if wanted else None, is_checked=all_of_them)
@@ -261,15 +246,11 @@ class PostgresTransaction:
         if self._foreseen is not None:
             found = self._foreseen.kinds
         else:
-            found = [(q, name) for q, name in self._in_time(lambda: self._ask_kinds(queues, names)).fetchall()]
+            asked = self._in_time(lambda talk: _ask_kinds(talk, queues, names))
+            found = [(queue, name) for queue, name in asked.fetchall()]
         if found:
             self._memory.kinds[queues, tuple(names)] = found[:MOST_LIKELY]
         return iter(found)
-
-    def _ask_kinds(self, queues: Collection[str] | None, names: Sequence[str]) -> psycopg.Cursor[Row]:
-        if queues is None:
-            return self._connection.execute(KINDS, [ARRAYS["text"](names)])
-        return self._connection.execute(KINDS_OF, [ARRAYS["text"](list(queues)), ARRAYS["text"](names)])
 
     def ahead(self, sql: str, values: Sequence[Any], few: int) -> Iterator[Row]:
         """What is read is locked until the end of the transaction, so not more than is wanted."""
@@ -291,8 +272,8 @@ class PostgresTransaction:
         """Before whatever is asked next, together with it."""
         wanted = ARRAYS["bigint"](list(seqs))
 
-        def lock() -> Callable[[], None]:
-            self._connection.execute(LOCK_TASKS, (wanted,))
+        def lock(talk: Talk) -> Callable[[], None]:
+            talk.execute(LOCK_TASKS, (wanted,))
             return _nothing
 
         self._change(lock if wanted else None, is_checked=False)
@@ -340,16 +321,16 @@ class PostgresTransaction:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def finally_many(self, sql: str, rows: Sequence[Any]) -> None:
-        def change() -> Callable[[], None]:
-            self._many(sql, rows)
+        def change(talk: Talk) -> Callable[[], None]:
+            _many(talk, sql, rows)
             return _nothing
 
         if rows:
             self._last.append(change)
 
     def finally_ask(self, sql: str, values: Sequence[Any], tell: Callable[[Row | None], None]) -> None:
-        def ask() -> Callable[[], None]:
-            cursor = self._connection.execute(*bind(sql, values))
+        def ask(talk: Talk) -> Callable[[], None]:
+            cursor = talk.execute(*bind(sql, values))
             return lambda: tell(cursor.fetchone())
 
         self._last.append(ask)
@@ -363,41 +344,37 @@ class PostgresTransaction:
             self._send([])
         if self._is_undone:
             self._connection.execute("ROLLBACK")
-        elif self._last or self._expected or behind:
+        elif self._last or self._expected or behind or self._begin is None:
             self._commit_with(behind)
-        elif self._begin is None:
-            self._connection.execute("COMMIT")
 
     def _commit_with(self, behind: Sequence[Question]) -> None:
-        committed = self._connection.cursor()
+        committed: list[Answer] = []
 
-        def commit() -> Callable[[], None]:
-            committed.execute("COMMIT")
+        def commit(talk: Talk) -> Callable[[], None]:
+            committed.append(talk.execute("COMMIT"))
             return _nothing
 
-        def tell() -> Callable[[], None]:
-            notify(self._connection, behind)
+        def tell(talk: Talk) -> Callable[[], None]:
+            notify(talk, behind)
             return _nothing
 
         try:
             self._send([*self._last, commit, tell])
         except QUEUE_IS_FULL:
-            if committed.statusmessage != "COMMIT":
+            if not committed or committed[0].statusmessage != "COMMIT":
                 raise
 
     # -- round trips ------------------------------------------------------------------------------------------------
 
-    def _execute(self, sql: str, values: Any) -> psycopg.Cursor[Row]:
-        return self._in_time(lambda: self._connection.execute(sql, values))
+    def _execute(self, sql: str, values: Any) -> Answer:
+        return self._in_time(lambda talk: talk.execute(sql, values))
 
-    def _in_time(self, execute: Callable[[], psycopg.Cursor[Row]]) -> psycopg.Cursor[Row]:
+    def _in_time(self, execute: Callable[[Talk], Answer]) -> Answer:
         """After the beginning and what was expected, together with them."""
-        if self._begin is None and not self._is_expecting:
-            return execute()
-        found: list[psycopg.Cursor[Row]] = []
+        found: list[Answer] = []
 
-        def own() -> Callable[[], None]:
-            found.append(execute())
+        def own(talk: Talk) -> Callable[[], None]:
+            found.append(execute(talk))
             return _nothing
 
         self._send([own])
@@ -411,30 +388,50 @@ class PostgresTransaction:
         if self._is_expecting:
             self._send([])
 
-    def _send(self, statements: Sequence[Callable[[], Callable[[], None]]]) -> None:
+    def _send(self, statements: Sequence[Saying]) -> None:
         expected, self._expected = [*self._asked(), *self._expected], []
         self._is_checked = False
         begin, self._begin = self._begin, None
-        if begin is not None and ";" in begin:  # several statements, which no pipeline takes
-            self._connection.execute(begin)
-            begin = None
-        answers: list[Callable[[], None]] = []
-        with self._connection.pipeline():
-            if begin is not None:
-                self._connection.execute(begin)
-            answers += [statement() for statement in (*expected, *statements)]
+        with self._connection.together() as talk:
+            for said in begin or ():
+                talk.execute(said)
+            answers = [say(talk) for say in (*expected, *statements)]
         for answer in answers:
             answer()
 
 
-def notify(connection: Connection, said: Sequence[Question]) -> None:
+def notify(talk: Talk, said: Sequence[Question]) -> None:
     """After a commit, in a transaction that is ended in words: that the queue of notifications is full shows at its
-    end, and a pipeline expects no error where nothing was asked."""
+    end, and has nothing to do with what was committed."""
     if said:
-        connection.execute("BEGIN")
+        talk.execute("BEGIN")
         for question in said:
-            connection.execute(*question)
-        connection.execute("COMMIT")
+            talk.execute(*question)
+        talk.execute("COMMIT")
+
+
+def _many(talk: Talk, sql: str, rows: Sequence[Any]) -> Answer:
+    types = TYPES.get(sql)
+    if len(rows) == 1:
+        return talk.execute(translate(sql), rows[0])
+    if types is None:
+        return Several([talk.execute(translate(sql), row) for row in rows])
+    if isinstance(rows[0], dict):
+        names = names_in(sql)
+        columns = [[row[name] for row in rows] for name in names]
+    else:
+        columns = list(map(list, zip(*rows, strict=True)))
+    shared = SHARED.get(sql, ())
+    if any(columns[number].count(columns[number][0]) < len(rows) for number in shared):
+        shared = ()
+    values = [ARRAYS[types[number]](column) for number, column in enumerate(columns) if number not in shared]
+    return talk.execute(in_one(sql, types, shared), [*values, *(columns[n][0] for n in shared)])
+
+
+def _ask_kinds(talk: Talk, queues: Collection[str] | None, names: Sequence[str]) -> Answer:
+    if queues is None:
+        return talk.execute(KINDS, [ARRAYS["text"](names)])
+    return talk.execute(KINDS_OF, [ARRAYS["text"](list(queues)), ARRAYS["text"](names)])
 
 
 def _bound(sql: str, values: Any) -> tuple[str, Any]:
@@ -450,7 +447,7 @@ def _keys(wanted: Sequence[Any]) -> list[Any]:
     return ARRAYS["bigint" if isinstance(first, int) else "text"](wanted)
 
 
-def _expect_all(cursor: psycopg.Cursor[Row], count: int) -> None:
+def _expect_all(cursor: Answer, count: int) -> None:
     if cursor.rowcount != count:
         raise RowRefused(NOT_ALL)
 
@@ -459,7 +456,7 @@ def _nothing() -> None:
     pass
 
 
-def _first(cursor: psycopg.Cursor[Row]) -> Any:
+def _first(cursor: Answer) -> Any:
     row = cursor.fetchone()
     return row[0] if row else 0
 
