@@ -12,6 +12,7 @@ from tests.words import a_policy, enqueue
 from everbeat.errors import StoreUnavailable
 from everbeat.run.scribes import Answer, Scribes
 from everbeat.store.messages import Flush, Flushed
+from everbeat.store.transaction import RowRefused
 
 AGAIN = a_policy(max_attempts=5, has_retry=True)
 
@@ -370,6 +371,31 @@ def test_a_row_that_is_refused_under_way_is_left_out_the_second_time(stage: Stag
     allow(stage)
 
     assert stage.status("runs", "second", "third") == ["COMPLETED", "FAILED", "RUNNING"]
+
+
+def test_a_store_that_refuses_everything_is_asked_again_after_a_while(stage: Stage) -> None:
+    worker = stage.worker(processes=1)
+    worker.get_up()
+    task = enqueue(stage.store)
+    asked: list[Flush] = []
+
+    def refuse_all(flush: Flush) -> Flushed:
+        asked.append(flush)
+        raise RowRefused("a statement that this server does not understand")
+
+    flush, worker.store.flush = worker.store.flush, refuse_all  # type: ignore[method-assign]
+    worker.look()
+    worker.turn(3)
+
+    assert [one.row_by_row for one in asked] == [False, True]
+    assert worker.dispatcher.wait_us() > 0
+    assert worker.dispatcher.tally.last_error == "a statement that this server does not understand"
+
+    worker.store.flush = flush  # type: ignore[method-assign]
+    stage.clock.advance(1)
+    worker.turn()
+
+    assert stage.status(task) == ["RUNNING"]
 
 
 def test_a_worker_whose_flush_takes_long_goes_on_beating(stage: Stage) -> None:

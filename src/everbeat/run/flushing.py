@@ -106,7 +106,7 @@ class Flushing:
         else:
             self._books.put_back(sent.number)
             self._pacing.wake()
-            self._heed_refusal(answer, now)
+            self._heed_refusal(answer, now, was_careful=sent.wanted.row_by_row)
         del self._under_way[sent.number]
         self._together.discard(sent.number)
 
@@ -123,11 +123,14 @@ class Flushing:
         else:
             self._mandate.is_fenced = True
 
-    def _heed_refusal(self, answer: Answer, now: int) -> None:
-        """Nothing was written, as far as is known."""
+    def _heed_refusal(self, answer: Answer, now: int, *, was_careful: bool) -> None:
+        """Nothing was written, as far as is known. Who `was_careful` and is refused all the same has met no bad row, but
+        a store that can not be asked."""
         match answer:
             case Flushed():
                 self._mandate.is_displaced = True
+            case RowRefused() if was_careful:
+                self._failed(answer, now)
             case RowRefused():
                 self._is_careful = True
             case Locked():
@@ -137,7 +140,7 @@ class Flushing:
                 self._books.are_in_doubt |= answer.maybe_stored
                 self._failed(answer, now)
 
-    def _failed(self, error: StoreUnavailable, now: int) -> None:
+    def _failed(self, error: StoreUnavailable | RowRefused, now: int) -> None:
         self._keeper.is_away = True
         self._tally.failed_to_write(str(error), now)
         self._pacing.failed(now)
@@ -235,7 +238,7 @@ class Flushing:
             self._pacing.wake()  # what follows from it is ready, and its tasks are wanted again
             self._mandate.is_fenced |= not answer.alive
         else:
-            self._heed_refusal(answer, now)
+            self._heed_refusal(answer, now, was_careful=True)
 
     def _ask_what_is_ours(self, now: int) -> bool:
         """Before anything else is claimed (PROTOCOL 7). False: the store does not say."""

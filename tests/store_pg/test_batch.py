@@ -1,0 +1,158 @@
+"""Statements that go to the server in one message."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import psycopg
+import pytest
+from psycopg.pq import Trace
+from tests.postgres import EmptyDatabase
+from tests.words import enqueue
+
+from everbeat.errors import StoreUnavailable
+from everbeat.store.postgres.batch import USES
+from everbeat.store.postgres.limited import LimitedConnection
+from everbeat.store.postgres.store import PostgresStore
+
+PREPARED = (
+    "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'everbeat%%' AND statement LIKE '%%::bigint + 1'"
+)
+
+
+@pytest.fixture
+def store(a_database: EmptyDatabase) -> Iterator[PostgresStore]:
+    store = PostgresStore(a_database.url(), patience=5.0)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def connection(store: PostgresStore) -> Iterator[LimitedConnection]:
+    with store.database.session() as connection:
+        yield connection
+
+
+def say(connection: LimitedConnection, *statements: str) -> None:
+    """An empty one is a sync."""
+    with connection.together() as talk:
+        for statement in statements:
+            if statement:
+                talk.execute(statement)
+            else:
+                talk.sync()
+
+
+def plus_one(connection: LimitedConnection, number: int) -> list[tuple[int, ...]]:
+    with connection.together() as talk:
+        answer = talk.execute("SELECT %s::bigint + 1", (number,))
+    return answer.fetchall()
+
+
+def test_each_statement_has_its_own_answer(connection: LimitedConnection) -> None:
+    with connection.together() as talk:
+        talk.execute("CREATE TEMP TABLE thing (n BIGINT, said TEXT)")
+        added = talk.execute("INSERT INTO thing SELECT n, %(said)s FROM generate_series(1, 3) AS n", {"said": "100 %"})
+        found = talk.execute("SELECT n, said FROM thing WHERE n %% 2 = %s AND said LIKE '100 %%' ORDER BY n", (1,))
+
+    assert added.rowcount == 3
+    assert added.statusmessage == "INSERT 0 3"
+    assert found.fetchall() == [(1, "100 %"), (3, "100 %")]
+    assert found.fetchone() == (1, "100 %")
+
+
+def test_all_of_them_go_in_one_message_to_the_server(connection: LimitedConnection, tmp_path: Path) -> None:
+    with (tmp_path / "trace").open("w") as trace:
+        connection.pgconn.trace(trace.fileno())
+        connection.pgconn.set_trace_flags(Trace.SUPPRESS_TIMESTAMPS)
+        with connection.together() as talk:
+            for number in range(5):
+                talk.execute("SELECT %s::bigint", (number,))
+        connection.pgconn.untrace()
+
+    sides = [line[0] for line in (tmp_path / "trace").read_text().splitlines() if line[:2] in ("F\t", "B\t")]
+    assert "".join(sides).lstrip("F").find("F") == -1, "nothing is sent after the first answer"
+
+
+def test_after_an_error_the_rest_is_not_done_and_the_connection_can_be_used(connection: LimitedConnection) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        say(connection, "CREATE TEMP TABLE before (n BIGINT)", "SELECT 1 / 0", "CREATE TEMP TABLE after (n BIGINT)")
+
+    assert plus_one(connection, 1) == [(2,)]
+    assert connection.execute("SELECT to_regclass('before'), to_regclass('after')").fetchone() == (None, None)
+
+
+def test_what_was_done_before_a_sync_stays_done(connection: LimitedConnection) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        say(connection, "CREATE TEMP TABLE before (n BIGINT)", "", "SELECT 1 / 0")
+
+    assert connection.execute("SELECT count(*) FROM before").fetchone() == (0,)
+
+
+def test_a_statement_that_is_used_again_and_again_is_prepared_once(connection: LimitedConnection) -> None:
+    for number in range(USES - 1):
+        plus_one(connection, number)
+    assert connection.execute(PREPARED, ()).fetchone() == (0,)
+
+    assert [plus_one(connection, number) for number in range(5)] == [[(number + 1,)] for number in range(5)]
+    with connection.together() as talk:
+        both = [talk.execute("SELECT %s::bigint + 1", (number,)) for number in (7, 8)]
+
+    assert [answer.fetchall() for answer in both] == [[(8,)], [(9,)]]
+    assert connection.execute(PREPARED, ()).fetchone() == (1,)
+
+
+def test_what_could_not_be_prepared_after_an_error_is_prepared_the_next_time(connection: LimitedConnection) -> None:
+    for _ in range(USES - 1):
+        say(connection, "SELECT 6")
+
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        say(connection, "SELECT 1 / 0", "SELECT 6")
+
+    say(connection, "SELECT 6")
+    say(connection, "SELECT 6")
+
+
+def test_a_rollback_does_not_forget_what_is_prepared(connection: LimitedConnection) -> None:
+    for number in range(USES):
+        plus_one(connection, number)
+
+    connection.execute("BEGIN")
+    connection.rollback()
+
+    assert plus_one(connection, 5) == [(6,)]
+
+
+def test_a_session_that_has_forgotten_what_was_prepared_is_left(store: PostgresStore) -> None:
+    for _ in range(USES + 1):
+        enqueue(store)
+    with store.database.session() as connection:
+        connection.execute("DEALLOCATE ALL")
+
+    with pytest.raises(StoreUnavailable, match="has forgotten what was prepared"):
+        enqueue(store)
+
+    assert enqueue(store)
+
+
+def test_a_connection_on_which_somebody_was_interrupted_is_closed(connection: LimitedConnection) -> None:
+    """What is still to come would be taken for the answer to something else."""
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Interrupted
+
+    usual = signal.signal(signal.SIGUSR1, interrupt)
+    main = threading.main_thread().ident or 0
+    threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGUSR1)).start()
+    try:
+        with pytest.raises(Interrupted), connection.together() as talk:
+            talk.execute("SELECT pg_sleep(20)")
+    finally:
+        signal.signal(signal.SIGUSR1, usual)
+
+    assert connection.closed
