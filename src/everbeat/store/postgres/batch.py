@@ -156,12 +156,12 @@ class Batch:
         statement, formats = (text, transformer.types or ()), transformer.formats
         name = self._prepared.name_of(statement) if self._prepared is not None else None
         if name is None or self._prepared is None:
-            self._pgconn.send_query_params(text, raw, param_types=statement[1], param_formats=formats)
+            self._pgconn.send_query_params(text, raw, statement[1], formats, pq.Format.BINARY)
         else:
             if not self._prepared.is_known(statement) and statement not in self._expected:
                 self._pgconn.send_prepare(name, text, param_types=statement[1])
                 self._expected.append(statement)
-            self._pgconn.send_query_prepared(name, raw, param_formats=formats)
+            self._pgconn.send_query_prepared(name, raw, formats, pq.Format.BINARY)
         self._expected.append(told)
         return told
 
