@@ -174,8 +174,27 @@ class Payload:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{self._name}() {error}") from None
+            raise TypeError(
+                f"{self._name}() {'; '.join([str(error), *self._misfits(args, kwargs, str(error))])}"
+            ) from None
         return shape(**bound.arguments)
+
+    def _misfits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], said: str) -> Iterator[str]:
+        """What else is wrong with a call: inspect tells of the first only."""
+        kinds = {parameter.kind for parameter in self._parameters}
+        by_name = [
+            one for one in self._parameters if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        ]
+        given = {one.name for one in self._parameters[: len(args)]} | set(kwargs)
+        for parameter in by_name:
+            fault = f"missing a required argument: {parameter.name!r}"
+            if parameter.default is Parameter.empty and parameter.name not in given and fault not in said:
+                yield fault
+        if Parameter.VAR_KEYWORD not in kinds:
+            for name in kwargs:
+                fault = f"got an unexpected keyword argument {name!r}"
+                if name not in {one.name for one in by_name} and fault not in said:
+                    yield fault
 
     def _spread(self, call: msgspec.Struct) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments as the function takes them: positions as far as there is no gap, names from there on."""

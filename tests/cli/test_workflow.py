@@ -60,7 +60,12 @@ def test_nodes_of_nested_workflows_are_shown_under_the_names_of_theirs(
     everbeat("workflow", "pause", "flow", "--db", url)
 
     text = everbeat("workflow", "show", "flow", "--db", url).out
+    shown = everbeat("workflow", "show", "flow", "--json", "--db", url).json
 
+    assert [(node["name"], "nodes" in node) for node in shown["nodes"]] == [("a", False), ("inner", True), ("d", False)]
+    assert [(node["name"], node["status"]) for node in shown["nodes"][1]["nodes"]] == [
+        ("b", "ENQUEUED"), ("c", "PENDING"),
+    ]  # fmt: skip
     assert [line.split()[:4] for line in text.splitlines() if line.startswith("inner")] == [
         ["inner", "RUNNING", "inner", "-"], ["inner", "/", "b", "ENQUEUED"], ["inner", "/", "c", "PENDING"],
     ]  # fmt: skip
@@ -200,7 +205,7 @@ bad.add(add, 1, c=2)
     assert ended.code == 1
     assert ended.json["workflows"] == [{"name": "good", "nodes": 2}, {"name": "bad", "nodes": 1}]
     assert [one["problem"] for one in ended.json["problems"]] == [
-        "workflow bad: node add: add() missing a required argument: 'b'"
+        "workflow bad: node add: add() missing a required argument: 'b'; got an unexpected keyword argument 'c'"
     ]
 
 

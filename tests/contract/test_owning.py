@@ -12,6 +12,7 @@ from tests.words import (
     a_task,
     abandoned,
     an_error,
+    carry_out,
     claim,
     claim_one,
     completed,
@@ -33,6 +34,7 @@ from tests.words import (
 
 from everbeat.decide.room import OWN_PROCESS, Room
 from everbeat.model.event import Event
+from everbeat.model.order import Order
 from everbeat.model.recovery import Adopted, Cause, Orphan, Settled, Superseded, Verdict
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim, TaskError
@@ -382,6 +384,26 @@ def test_a_flush_that_is_sent_twice_counts_once(store: Store) -> None:
 
 
 # -- claimed, then started --------------------------------------------------------------------------------------------
+
+
+def test_a_recovery_that_became_a_cancel_is_told_as_one_and_counts_once_when_it_is_sent_twice(store: Store) -> None:
+    enqueue(store, id="a")
+    register(store, "w1")
+    taken = claim_one(store)
+    carry_out(store, Order.CANCEL, "a")
+    lost = Verdict(change=Change.RECOVER, reason="its process died", error=an_error("WORKER_CRASHED"), crashes=1)
+    flush = Flush(worker_id="w1", endings=[Ending(claim=taken, verdict=lost, outcome=raised())])
+
+    first, second = store.flush(flush).settlements, store.flush(flush).settlements
+
+    assert first == [Settled(task_id="a", change=Change.CANCEL)]
+    assert second == [Settled(task_id="a")]
+    info = store.get("a")
+    assert info is not None
+    assert info.status is TaskStatus.CANCELLED
+    assert [entry.actor for entry in info.history if entry.change == "cancel"] == ["system/recovery"]
+    assert events_of(store, "a").count("task.recovered") == 1
+    assert not store.late_outcomes("a")
 
 
 def test_a_task_that_waits_for_its_own_process_is_claimed_and_not_yet_a_run(store: Store) -> None:

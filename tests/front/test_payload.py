@@ -339,6 +339,8 @@ def test_a_function_without_parameters_travels() -> None:
         ((1, 2, 3), {}, r"add\(\) too many positional arguments"),
         ((1,), {"c": 1}, r"add\(\) got an unexpected keyword argument 'c'"),
         ((1,), {"a": 1}, r"add\(\) multiple values for argument 'a'"),
+        ((), {"c": 1, "d": 2}, r"add\(\) missing .*'a'; got an unexpected .*'c'; got an unexpected .*'d'"),
+        ((1,), {"c": 1, "d": 2}, r"add\(\) got an unexpected .*'c'; got an unexpected .*'d'"),
     ],
 )
 def test_a_call_the_function_would_not_take_is_a_plain_type_error(args: Any, kwargs: Any, words: str) -> None:

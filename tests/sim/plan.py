@@ -36,6 +36,8 @@ class Theme:
     others: tuple[str, ...] = ("kill_child", "kill_child", "kill_worker", "stop_worker", "outage", "set_clock", "drain",
                                "cancel", "cancel_and_kill", "cancel_and_kill", "requeue", "retry", "fail",
                                "accept")  # fmt: skip
+    names: tuple[str, ...] = ("add", "sub")
+    """Of tasks; "later" is async."""
     flows: int = 0
     """How many workflows there are, at most."""
     lasts: float = 9.0
@@ -105,6 +107,10 @@ OUTAGES = Theme(
 THEMES = (ANYTHING, ANYTHING, FREEZES, FREEZES, LEASES, DOUBTS, FLOWS, FLOWS, UNPROVEN, UNPROVEN, ADOPTIONS, OUTAGES)
 
 
+WITH_ASYNC = 1_000_000
+"""Plans from this seed on have async tasks, too. Those before it are what they were: some of them are kept as tests."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     at: float
@@ -123,6 +129,8 @@ class Plan:
     places: int
     """How many workers there are to be; one that ends is followed by another."""
     processes: int
+    async_slots: int
+    """0: there are no async tasks."""
     steps: tuple[Step, ...]
     lasts: float = 9.0
     has_proof: bool = True
@@ -144,20 +152,25 @@ class Plan:
     def of(cls, seed: int) -> "Plan":
         random = Random(f"plan {seed}")
         theme = random.choice(THEMES)
+        if seed >= WITH_ASYNC:
+            theme = replace(theme, names=("add", "sub", "later", "later"))
         tasks = [_task(random, f"t{number:02}", theme) for number in range(random.randint(1 if theme.flows else 3, 12))]
         flows = [
             a_flow(random, number, lambda task_id: _task(random, task_id, theme))
             for number in range(random.randint(0, theme.flows))
         ]
         sends = [Step(_moment(random, theme, 0.5), "send", (task,)) for task in tasks]
+        if "later" in theme.names and random.random() < 0.6:
+            sends += _crowd(random, theme)
         starts = [Step(_moment(random, theme, 0.4), "start", (flow,)) for flow in flows]
         faults = [_fault(random, theme) for _ in range(random.randint(0, 8))]
-        tasks += [task for flow in flows for task in flow.tasks]
+        tasks = [*(step.facts[0] for step in sends), *(task for flow in flows for task in flow.tasks)]
         others = [_other(random, tasks, flows, theme) for _ in range(random.randint(0, 6))]
         steps = sorted((*sends, *starts, *faults, *others), key=lambda step: step.at)
         places = random.choice((2,) * 12 + (3,) * 5 + (4, 4, 8))
         return cls(
-            seed=seed, places=places, processes=random.choice((1, 2)), steps=tuple(steps),
+            seed=seed, places=places, processes=random.choice((1, 2)),
+            async_slots=random.choice((1, 2, 3, 8)) if "later" in theme.names else 0, steps=tuple(steps),
             lasts=theme.lasts,
             has_proof=random.random() < theme.proof,
             skews=tuple(random.choice((0.0, 0.0, 3.0, -40.0, 3600.0)) for _ in range(places)),
@@ -171,9 +184,22 @@ def _moment(random: Random, theme: Theme, share: float = 1.0) -> float:
     return round(random.random() * theme.lasts * share, 3)
 
 
+def _crowd(random: Random, theme: Theme) -> list[Step]:
+    """Quick async tasks that come at once, and more of them when it is known how quick they are: they stand in line for
+    a place (run/slot.py)."""
+    moment = _moment(random, theme, 0.5)
+    some = replace(theme, names=("later",), seconds=(0.0002, 0.0002, 0.002), keys=(None,) * 12 + ("red",))
+    sizes = [(moment, random.randint(1, 4)), (moment + 0.3, random.randint(5, 30))]
+    return [
+        Step(round(at, 3), "send", (replace(_task(random, f"q{wave}{number:02}", some), unique_key=None),))
+        for wave, (at, size) in enumerate(sizes)
+        for number in range(size)
+    ]
+
+
 def _task(random: Random, task_id: str, theme: Theme) -> TaskSpec:
     return TaskSpec(
-        id=task_id, name=random.choice(("add", "sub")),
+        id=task_id, name=random.choice(theme.names),
         seconds=round(random.choice(theme.seconds) * (0.5 + random.random()), 4),
         behaviour=random.choice(theme.behaviours), policy=TaskPolicy(**random.choice(theme.policies)),
         listens=random.random() < 0.7, exclusive_key=random.choice(theme.keys),

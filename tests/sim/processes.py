@@ -5,6 +5,7 @@ Also the fork server, which outlives a stopped supervisor: it ends what runs und
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Protocol
 
@@ -37,7 +38,8 @@ class Run:
     began: int
     ended: int | None = None
     how: str = "runs"
-    """told, raised, crashed: of its own; killed: by its worker; guarded: by the fork server; lost: with its worker."""
+    """told, raised, crashed: of its own; neighbour: its process died, and it was not alone there; killed: by its
+    worker; guarded: by the fork server; lost: with its worker."""
     was_told: bool = False
     """To stop."""
 
@@ -61,7 +63,7 @@ class Ground(Protocol):
 class Processes(SimulatedCrew):
     def __init__(
         self, ground: Ground, journal: Journal, deadline: Deadline, worker_id: str, random: Random,
-        poke: Callable[[], None],
+        poke: Callable[[], None], *, async_slots: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(journal, ground.clock)
         self._ground = ground
@@ -69,8 +71,9 @@ class Processes(SimulatedCrew):
         self._worker_id = worker_id
         self._random = random
         self._poke = poke
-        self._runs: dict[int, tuple[Run, TaskSpec, int, Claim]] = {}
-        """By slot."""
+        self._async_slots = async_slots
+        self._runs: dict[tuple[int, int, int], tuple[Run, TaskSpec, int]] = {}
+        """By slot, seq and fence; with its place in the journal."""
         self.is_gone = False
         self.told: list[Run] = []
 
@@ -88,12 +91,12 @@ class Processes(SimulatedCrew):
         return is_sent
 
     def interrupt(self, slot: int, claim: Claim, kind: InterruptKind) -> bool:
-        run, spec, _, running = self._runs.get(slot, (None, None, 0, None))
-        if run is not None and spec is not None and running is claim:
+        run, spec, _ = self._runs.get((slot, claim.seq, claim.fence), (None, None, 0))
+        if run is not None and spec is not None:
             run.was_told = True
             if spec.listens:
                 error = TaskError(code=CODES[kind], message="told to stop")
-                self._ground.after(self._random.uniform(0.0, 0.3), lambda: self._tell(slot, run, error))
+                self._ground.after(self._random.uniform(0.0, 0.3), lambda: self._tell(slot, claim, run, error))
         return True
 
     def kill(self, slot: int) -> None:
@@ -124,22 +127,24 @@ class Processes(SimulatedCrew):
         self._ground.after(self._random.choice((0.0, 0.001, 0.03)), lambda: self._take(child))
 
     def _take(self, child: Child) -> None:
-        if self._is_here(child) and child.sent and not child.taken:
+        """As many at once as it has places: a message may bring several to an async process, and one to any other."""
+        places = self._async_slots if child.kind is ChildKind.ASYNC else 1
+        while self._is_here(child) and child.sent and len(child.taken) < places:
             self.take(child.slot)
-            self._ground.after(self._random.choice((0.0, 0.001, 0.01)), lambda: self._begin(child))
+            entry, claim = child.taken[-1]
+            self._ground.after(self._random.choice((0.0, 0.001, 0.01)), partial(self._begin, child, entry, claim))
 
-    def _begin(self, child: Child) -> None:
+    def _begin(self, child: Child, entry: int, claim: Claim) -> None:
         if not self._is_here(child):
             return
-        entry, claim = child.taken[0]
         self._journal.begin(entry, claim.seq, claim.fence)
         run = Run(claim.id, claim.fence, self._worker_id, child.pid, claim.exclusive_key, self._clock.mono_us())
         spec = self._ground.begin(run)
-        self._runs[child.slot] = run, spec, entry, claim
+        self._runs[child.slot, claim.seq, claim.fence] = run, spec, entry
         self._ground.say(self._worker_id, f"process {child.pid} begins {claim.id} under fence {claim.fence}")
         if claim.exclusive_key is not None:
             self._guard(child, run)
-        self._ground.after(spec.seconds, lambda: self._end(child, run, spec))
+        self._ground.after(spec.seconds, lambda: self._end(child, claim, run, spec))
 
     def _guard(self, child: Child, run: Run) -> None:
         if not self._is_here(child) or run.ended is not None:
@@ -150,22 +155,22 @@ class Processes(SimulatedCrew):
         else:
             self._die(child.slot, -9, "guarded")
 
-    def _end(self, child: Child, run: Run, spec: TaskSpec) -> None:
+    def _end(self, child: Child, claim: Claim, run: Run, spec: TaskSpec) -> None:
         if not self._is_here(child) or run.ended is not None:
             return
         is_first = run.fence <= 1
         if spec.behaviour == "poison" or (spec.behaviour == "poison_once" and is_first):
             self._die(child.slot, -11, "crashed")
         elif spec.behaviour == "raise" or spec.behaviour == ("raise_once" if is_first else "raise_later"):
-            self._tell(child.slot, run, TaskError(code="UNHANDLED_EXCEPTION", message="it broke"))
+            self._tell(child.slot, claim, run, TaskError(code="UNHANDLED_EXCEPTION", message="it broke"))
         else:
-            self._tell(child.slot, run, None)
+            self._tell(child.slot, claim, run, None)
 
-    def _tell(self, slot: int, run: Run, error: TaskError | None) -> None:
+    def _tell(self, slot: int, claim: Claim, run: Run, error: TaskError | None) -> None:
         if self.is_gone or run.ended is not None:
             return
-        child, (_, _, entry, claim) = self.children[slot], self._runs.pop(slot)
-        child.taken.popleft()
+        child, (_, _, entry) = self.children[slot], self._runs.pop((slot, claim.seq, claim.fence))
+        child.taken.remove((entry, claim))
         self._over(run, "raised" if error else "told")
         began = self._clock.wall_us() - (self._clock.mono_us() - run.began)
         outcome = Outcome(
@@ -178,8 +183,9 @@ class Processes(SimulatedCrew):
 
     def _die(self, slot: int, status: int | None, how: str) -> None:
         child = self.children.pop(slot)
-        if slot in self._runs:
-            self._over(self._runs.pop(slot)[0], how)
+        mine = [key for key in self._runs if key[0] == slot]
+        for key in mine:
+            self._over(self._runs.pop(key)[0], "neighbour" if how == "crashed" and len(mine) > 1 else how)
         self._ground.say(self._worker_id, f"process {child.pid} is gone ({how})")
         unread = [(claim.seq, claim.fence) for _, claim in child.sent]
         self.tell(

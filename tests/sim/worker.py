@@ -107,8 +107,8 @@ class Surroundings(Ground, Protocol):
 
 class Worker:
     def __init__(
-        self, world: Surroundings, place: int, number: int, seed: int, *, processes: int, is_first: bool,
-        has_proof: bool, skew: float,
+        self, world: Surroundings, place: int, number: int, seed: int, *, processes: int, async_slots: int,
+        is_first: bool, has_proof: bool, skew: float,
     ) -> None:  # fmt: skip
         self.id = f"w{number}"
         self.place = place
@@ -128,6 +128,7 @@ class Worker:
         """Most reapers look more rarely than a real one: most of their looks find nothing."""
         self._world = world
         self._processes = processes
+        self._async_slots = async_slots
         self._has_proof = has_proof
         self._clock = SkewedClock(world.clock, round(skew * SECOND))
         self._version = -1
@@ -161,7 +162,7 @@ class Worker:
         self.deadline = Deadline.create()
         self.crew = Processes(
             self._world, self.journal, self.deadline, self.id, self.random,
-            lambda: self.soon("dispatcher"),
+            lambda: self.soon("dispatcher"), async_slots=self._async_slots,
         )  # fmt: skip
 
     def _make_loops(self) -> None:
@@ -169,8 +170,8 @@ class Worker:
         spool = Spool(self.store.state_directory, worker_id=self.id, store_id="sim")
         self.keeper = Keeper(spool, clock)
         staffing = Staffing(
-            processes=self._processes, async_slots=0, sync_names=SYNC_NAMES, async_names=frozenset(), queues=None,
-            frame_depth=8,
+            processes=self._processes, async_slots=self._async_slots, sync_names=SYNC_NAMES,
+            async_names=ASYNC_NAMES if self._async_slots else frozenset(), queues=None, frame_depth=8,
         )  # fmt: skip
         lease = HeldLease(Lease(CONFIG.exclusive_lease_ms * 1000), self.deadline, now_us=clock.mono_us)
         count = self.random.choice((0, 1, 2, 2))

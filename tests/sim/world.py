@@ -251,7 +251,8 @@ class World:
             return
         skew = self.plan.skews[place % len(self.plan.skews)] if self._ground.has_own_clock else 0.0
         worker = Worker(self, place, len(self.workers) + 1, self.plan.seed, processes=self.plan.processes,
-                        is_first=is_first, has_proof=self.plan.has_proof, skew=skew)  # fmt: skip
+                        async_slots=self.plan.async_slots, is_first=is_first, has_proof=self.plan.has_proof,
+                        skew=skew)  # fmt: skip
         self.workers.append(worker)
         self._at[place] = worker
         worker.line.faults += self._for_the_next.pop(place, []) if not self._is_calm else []

@@ -16,6 +16,7 @@ from everbeat.errors import StoreUnavailable
 from everbeat.store.postgres.batch import USES
 from everbeat.store.postgres.limited import LimitedConnection
 from everbeat.store.postgres.store import PostgresStore
+from everbeat.store.postgres.transaction import PostgresTransaction
 
 PREPARED = (
     "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'everbeat%%' AND statement LIKE '%%::bigint + 1'"
@@ -84,6 +85,16 @@ def test_after_an_error_the_rest_is_not_done_and_the_connection_can_be_used(conn
     assert connection.execute("SELECT to_regclass('before'), to_regclass('after')").fetchone() == (None, None)
 
 
+def test_a_value_that_can_not_be_sent_leaves_the_connection_in_use(connection: LimitedConnection) -> None:
+    connection.execute("BEGIN")
+
+    with pytest.raises(psycopg.DataError), connection.together() as talk:
+        talk.execute("SELECT %s", ("a NUL: \0",))
+
+    assert plus_one(connection, 1) == [(2,)]
+    connection.execute("COMMIT")
+
+
 def test_what_was_done_before_a_sync_stays_done(connection: LimitedConnection) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
         say(connection, "CREATE TEMP TABLE before (n BIGINT)", "", "SELECT 1 / 0")
@@ -137,22 +148,76 @@ def test_a_session_that_has_forgotten_what_was_prepared_is_left(store: PostgresS
     assert enqueue(store)
 
 
-def test_a_connection_on_which_somebody_was_interrupted_is_closed(connection: LimitedConnection) -> None:
-    """What is still to come would be taken for the answer to something else."""
+class Interrupted(BaseException):
+    pass
 
-    class Interrupted(BaseException):
-        pass
+
+@pytest.mark.parametrize("kind", [Interrupted, KeyboardInterrupt])
+def test_a_connection_on_which_somebody_was_interrupted_is_closed(
+    connection: LimitedConnection, kind: type[BaseException]
+) -> None:
+    """What is still to come would be taken for the answer to something else, and what was prepared is not known."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise Interrupted
+        raise kind
 
     usual = signal.signal(signal.SIGUSR1, interrupt)
     main = threading.main_thread().ident or 0
     threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGUSR1)).start()
     try:
-        with pytest.raises(Interrupted), connection.together() as talk:
+        with pytest.raises(kind), connection.together() as talk:
             talk.execute("SELECT pg_sleep(20)")
     finally:
         signal.signal(signal.SIGUSR1, usual)
 
     assert connection.closed
+
+
+def test_what_can_not_be_committed_at_a_sync_is_an_error_of_the_database(connection: LimitedConnection) -> None:
+    connection.execute(
+        "CREATE TEMP TABLE pair (a BIGINT PRIMARY KEY, b BIGINT REFERENCES pair DEFERRABLE INITIALLY DEFERRED)"
+    )
+
+    with pytest.raises(psycopg.errors.ForeignKeyViolation):
+        say(connection, "INSERT INTO pair VALUES (1, 2)")
+
+    with pytest.raises(psycopg.errors.ForeignKeyViolation), connection.together() as talk:
+        added = talk.execute("INSERT INTO pair VALUES (1, 2)")
+    assert added.statusmessage is None, "it was undone"
+    assert plus_one(connection, 1) == [(2,)]
+
+
+def test_a_statement_that_is_prepared_and_not_known_to_be_is_sent_on_another_connection(store: PostgresStore) -> None:
+    for _ in range(USES):
+        enqueue(store)
+    with store.database.session() as connection:
+        assert connection.prepared is not None
+        connection.prepared._known.clear()
+
+    with pytest.raises(StoreUnavailable):
+        enqueue(store)
+
+    assert enqueue(store)
+
+
+def test_what_is_stored_is_stored_though_nobody_could_be_told(store: PostgresStore) -> None:
+    failing = [("SELECT 1 / %s", (0,))]
+    with store.database.session() as connection:
+        answer = store.database.alone(connection, "CREATE TABLE told (n BIGINT)", (), then=failing)
+    assert answer.statusmessage == "CREATE TABLE"
+
+    with store.database.session() as connection:
+        tx = PostgresTransaction(connection, "scope", begin=["BEGIN"])
+        tx.run("INSERT INTO told VALUES (?)", (1,))
+        tx.commit(failing)  # type: ignore[arg-type]
+
+    with store.database.read() as tx:
+        assert tx.all("SELECT n FROM told") == [(1,)]
+
+
+def test_a_connection_that_was_left_in_the_middle_is_not_used_again(store: PostgresStore) -> None:
+    with store.database.session() as connection:
+        connection.pgconn.enter_pipeline_mode()
+
+    assert connection.closed
+    assert enqueue(store)

@@ -4,6 +4,7 @@ import os
 import pwd
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,10 +12,13 @@ import psycopg
 import pytest
 from tests.hosts import Hosts
 from tests.postgres import USER, Cluster, free_port
+from tests.words import a_task, claim, completed, enqueue, register, status_of
 
 from everbeat import TaskStatus
 from everbeat.model import event
 from everbeat.model.worker import WorkerStatus
+from everbeat.store.messages import Ending, Flush
+from everbeat.store.postgres.store import PostgresStore
 
 RECOVERY = {
     "runner_heartbeat_interval_ms": 1_000,
@@ -89,6 +93,26 @@ def test_behind_a_pooler_only_locks_of_files_and_heartbeats_tell_and_workers_say
     assert [hosts.status(task_id) for task_id in sent] == [TaskStatus.COMPLETED] * 4 + [TaskStatus.FAILED] * 2
     assert [len(hosts.starts(task_id)) for task_id in sent] == [2] * 4 + [1] * 2
     assert judge.info.status is WorkerStatus.ALIVE
+
+
+def test_a_store_in_a_schema_of_its_own_is_found_behind_a_pooler(hosts: Hosts, pooler: int) -> None:
+    """No session keeps a search path there."""
+    url = through(pooler, hosts.url)
+    hosts.until(lambda: _answers(url), "the pooler answers")
+    with psycopg.connect(hosts.url, autocommit=True) as connection:
+        connection.execute('CREATE SCHEMA "Night shift"')
+    with closing(PostgresStore(url, schema="Night shift", patience=5.0)) as store:
+        register(store, "w1")
+        single = enqueue(store)
+        several = [one.id for one in store.enqueue([a_task(), a_task()])]
+
+        claims = claim(store, places=5)
+        store.flush(Flush(worker_id="w1", endings=[Ending(claim=one, verdict=completed()) for one in claims]))
+
+        assert {one.id for one in claims} == {single, *several}
+        assert status_of(store, single) is TaskStatus.COMPLETED
+        assert len(store.workers()) == 1
+    assert [count for (count,) in hosts.query('SELECT count(*) FROM "Night shift".everbeat_tasks')] == [3]
 
 
 def _answers(url: str) -> bool:

@@ -206,14 +206,27 @@ def _show(store: Store, info: WorkflowInfo, *, graph: bool, as_json: bool) -> No
 
 def _facts(store: Store, info: WorkflowInfo) -> dict[str, Any]:
     facts: dict[str, Any] = plain(info)
-    return facts | {"nodes": plain(store.workflow_nodes(info.id))}
+    return facts | {"nodes": _nodes(store, info.id)}
+
+
+def _nodes(store: Store, workflow_id: str) -> list[dict[str, Any]]:
+    """Those of a workflow or a map are in the node that it is."""
+    return [
+        plain(node) | ({"nodes": _nodes(store, node.workflow_id)} if _is_more(node) and node.workflow_id else {})
+        for node in store.workflow_nodes(workflow_id)
+    ]
+
+
+def _is_more(node: NodeInfo) -> bool:
+    """Than a task: a workflow of its own, or a map that has begun."""
+    return node.kind != NodeKind.TASK and node.workflow_id is not None
 
 
 def _with_nested(store: Store, workflow_id: str) -> Iterator[NodeInfo]:
     """Its nodes, each followed by those of the workflow or the map that it is, which are named after it."""
     for node in store.workflow_nodes(workflow_id):
         yield node
-        if node.kind != NodeKind.TASK and node.workflow_id is not None:
+        if _is_more(node) and node.workflow_id is not None:
             for inner in _with_nested(store, node.workflow_id):
                 path = inner.name if node.kind == NodeKind.MAP else f"{node.name} / {inner.name}"
                 yield replace(inner, name=path)

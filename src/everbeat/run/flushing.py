@@ -123,9 +123,9 @@ class Flushing:
         else:
             self._mandate.is_fenced = True
 
-    def _heed_refusal(self, answer: Answer, now: int, *, was_careful: bool) -> None:
-        """Nothing was written, as far as is known. Who `was_careful` and is refused all the same has met no bad row, but
-        a store that can not be asked."""
+    def _heed_refusal(self, answer: Answer, now: int, *, was_careful: bool = False) -> None:
+        """Nothing was written, as far as is known. Who `was_careful` and is refused all the same has met no bad row,
+        but a store that can not be asked."""
         match answer:
             case Flushed():
                 self._mandate.is_displaced = True
@@ -229,7 +229,7 @@ class Flushing:
         answer = self._answer(wanted)
         if isinstance(answer, RowRefused):
             answer = self._answer(replace(wanted, row_by_row=True))
-        if isinstance(answer, Locked):
+        if isinstance(answer, Locked | RowRefused):
             self._books.postpone(workflow_id, now, str(answer))
         elif isinstance(answer, Flushed) and not answer.is_older:
             self._keeper.settled(wanted.endings)
@@ -238,7 +238,7 @@ class Flushing:
             self._pacing.wake()  # what follows from it is ready, and its tasks are wanted again
             self._mandate.is_fenced |= not answer.alive
         else:
-            self._heed_refusal(answer, now, was_careful=True)
+            self._heed_refusal(answer, now)
 
     def _ask_what_is_ours(self, now: int) -> bool:
         """Before anything else is claimed (PROTOCOL 7). False: the store does not say."""

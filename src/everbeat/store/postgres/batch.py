@@ -9,7 +9,8 @@ connection on which an exchange was broken off (a signal, a timeout) is closed: 
 """
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -101,7 +102,8 @@ class _Told:
         self._transformer = transformer
         self._result: pq.abc.PGresult | None = None
 
-    def learn(self, result: pq.abc.PGresult) -> None:
+    def learn(self, result: pq.abc.PGresult | None) -> None:
+        """None: it was undone."""
         self._result = result
 
     @property
@@ -130,9 +132,8 @@ class Batch:
         self._pgconn = connection.pgconn
         self._prepared = prepared
         self._transformer: abc.Transformer = Transformer(connection)
-        self._expected: list[_Told | Statement] = []
-        """In the order of their answers; and what is being prepared."""
-        self._syncs = 0
+        self._expected: list[_Told | Statement | None] = []
+        """In the order of their answers; and what is being prepared. None is a sync."""
 
     def __enter__(self) -> Self:
         self._pgconn.enter_pipeline_mode()
@@ -141,9 +142,13 @@ class Batch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        """A value that can not be sent harms nobody else: what came before it is done, for the caller to undo."""
         try:
             if kind is None:
                 self._exchange()
+            elif issubclass(kind, Exception):
+                with suppress(psycopg.Error):
+                    self._exchange()
         finally:
             self._leave()
 
@@ -167,25 +172,47 @@ class Batch:
 
     def sync(self) -> None:
         self._pgconn.pipeline_sync()
-        self._syncs += 1
+        self._expected.append(None)
 
     def _exchange(self) -> None:
         self.sync()
-        answers = self._connection.wait(_answers(self._pgconn, self._syncs))
-        failed = None
-        for expected, answer in zip(self._expected, answers, strict=True):
-            if answer.status == FAILED:
+        try:
+            answers = self._connection.wait(_answers(self._pgconn, self._expected.count(None)))
+            failed = self._learn(iter(answers))
+        except psycopg.Error:
+            raise
+        except BaseException:  # psycopg hears the rest before it lets an interrupt out, and we have not learned it
+            self._connection.close()
+            raise
+        if failed is None:
+            return
+        error = psycopg.errors.error_from_result(failed, encoding=self._connection.info.encoding)
+        if not _is_forgotten(error):
+            raise error
+        self._connection.close()
+        raise psycopg.OperationalError(f"the session has forgotten what was prepared in it ({error})")
+
+    def _learn(self, answers: Iterator[pq.abc.PGresult]) -> pq.abc.PGresult | None:
+        """The first of them that says that something failed."""
+        failed: pq.abc.PGresult | None = None
+        together: list[_Told] = []
+        for expected in self._expected:
+            answer = next(answers)
+            if expected is None:
+                while answer.status != pq.ExecStatus.PIPELINE_SYNC:  # what stands alone is committed here, or not
+                    failed = failed or answer
+                    for told in together:
+                        told.learn(None)
+                    answer = next(answers)
+                together.clear()
+            elif answer.status == FAILED:
                 failed = failed or answer
             elif isinstance(expected, _Told):
-                expected.learn(answer)
+                together.append(expected)
+                expected.learn(answer if answer.status != pq.ExecStatus.PIPELINE_ABORTED else None)
             elif self._prepared is not None and answer.status == pq.ExecStatus.COMMAND_OK:
                 self._prepared.know(expected)
-        if failed is not None:
-            error = psycopg.errors.error_from_result(failed, encoding=self._connection.info.encoding)
-            if isinstance(error, psycopg.errors.InvalidSqlStatementName):  # somebody has said DISCARD or DEALLOCATE
-                self._connection.close()
-                raise psycopg.OperationalError(f"the session has forgotten what was prepared in it ({error})")
-            raise error
+        return failed
 
     def _leave(self) -> None:
         try:
@@ -194,8 +221,17 @@ class Batch:
             self._connection.close()
 
 
+def _is_forgotten(error: psycopg.Error) -> bool:
+    """Server and client do not agree on what is prepared: somebody has said DISCARD or DEALLOCATE, a table has another
+    shape, or an answer was not heard. Another session knows nothing, and so nothing wrong."""
+    wrong = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement)
+    return isinstance(error, wrong) or (
+        isinstance(error, psycopg.errors.FeatureNotSupported) and "cached plan" in str(error)
+    )
+
+
 def _answers(pgconn: pq.abc.PGconn, syncs: int) -> Generator[Wait, Ready | int, list[pq.abc.PGresult]]:
-    """Send what is in the buffer; one result for each statement."""
+    """Send what is in the buffer; one result for each statement and each sync."""
     found: list[pq.abc.PGresult] = []
     try:
         while pgconn.flush():
@@ -208,18 +244,17 @@ def _answers(pgconn: pq.abc.PGconn, syncs: int) -> Generator[Wait, Ready | int, 
                 pgconn.consume_input()
                 continue
             result = pgconn.get_result()
-            if result is None:
-                if pgconn.status == pq.ConnStatus.BAD:
-                    raise psycopg.OperationalError("the connection was lost")
-            elif result.status == pq.ExecStatus.PIPELINE_SYNC:
-                syncs -= 1
-            else:
+            if result is not None:
                 found.append(result)
+                syncs -= result.status == pq.ExecStatus.PIPELINE_SYNC
+            elif pgconn.status == pq.ConnStatus.BAD:
+                raise psycopg.OperationalError("the connection was lost")
     except psycopg.OperationalError as lost:
         said = next((one for one in found if one.status == FAILED), None)  # the last words of the server
         if said is None:
             raise
-        raise psycopg.errors.error_from_result(said) from lost
+        error = psycopg.errors.error_from_result(said)
+        raise error if isinstance(error, psycopg.OperationalError) else psycopg.OperationalError(str(error)) from lost
     return found
 
 

@@ -31,7 +31,7 @@ from everbeat.store.postgres.arrays import teach
 from everbeat.store.postgres.batch import Answer, Prepared
 from everbeat.store.postgres.limited import LimitedConnection
 from everbeat.store.postgres.transaction import Connection, Memory, PostgresTransaction, notify
-from everbeat.store.postgres.trouble import DEFINITE, MISSING, QUEUE_IS_FULL, REFUSED, may_pass, told
+from everbeat.store.postgres.trouble import DEFINITE, MISSING, REFUSED, may_pass, told
 from everbeat.store.transaction import Locked, Question
 
 MOST_CONNECTIONS = 8
@@ -42,6 +42,7 @@ LIMITS = {
     "statement_timeout": "30s",
     "client_connection_check_interval": "1s",
     "synchronous_commit": "on",
+    "default_transaction_isolation": "read committed",
     "jit": "off",
     # Every statement of ours finds its rows by an index; statistics that are out of date must not talk it out of that.
     "enable_seqscan": "off",
@@ -109,9 +110,18 @@ class PostgresDatabase:
     @contextmanager
     def read(self, *, steady: bool = False) -> Iterator[PostgresTransaction]:
         with self.session() as connection:
-            if steady:
-                connection.execute(STEADY)
-            yield PostgresTransaction(connection, self.scope, clock=self._clock)
+            begin: list[str] | None = None
+            if steady or self.is_pooled(connection):
+                begin = [STEADY if steady else "BEGIN", *_begin(connection, {})[1:]]
+            yield PostgresTransaction(connection, self.scope, begin=begin, clock=self._clock)
+
+    @contextmanager
+    def transaction(self, connection: Connection) -> Iterator[None]:
+        """For statements of one's own, also behind a pooler, where no session keeps anything."""
+        with connection.transaction():
+            for said in _begin(connection, {})[1:]:
+                connection.execute(said)
+            yield
 
     def empty_log(self) -> None:
         """What was blanked is overwritten when the server vacuums the table and reuses its log: nothing that we do."""
@@ -215,6 +225,8 @@ class PostgresDatabase:
 
     def _give_back(self, connection: Connection) -> None:
         try:
+            if not connection.closed and connection.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF:
+                connection.close()  # somebody was interrupted in the middle
             if not connection.closed and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                 connection.rollback()
         except psycopg.Error:
@@ -227,22 +239,25 @@ class PostgresDatabase:
 
     def alone(self, connection: Connection, sql: str, values: Any, *, then: Sequence[Question] = ()) -> Answer:
         """Run one statement that commits itself, and `then` notifications, in the same round trip. As for COMMIT, a
-        lost answer is a doubt."""
+        lost answer is a doubt; that nobody could be told is none."""
+        begin = _begin(connection, {}) if self.is_pooled(connection) else ()
         answers: list[Answer] = []
         try:
             with connection.together() as talk:
+                for said in begin:
+                    talk.execute(said)
                 answers.append(talk.execute(sql, values))
-                if then and not self.is_pooled(connection):
+                if begin:
+                    answers.append(talk.execute("COMMIT"))
+                elif then:
                     talk.sync()  # it is committed here
                     notify(talk, then)
-            if then and self.is_pooled(connection):
+            if begin and then:
                 with connection.together() as talk:
                     notify(talk, then)
-        except QUEUE_IS_FULL:
-            if not answers or answers[0].statusmessage is None:  # it is the statement that asks too much
-                raise
-        except psycopg.OperationalError as error:
-            raise self._in_doubt(connection, error) from error
+        except psycopg.Error as error:
+            if not answers or answers[-1].statusmessage is None:
+                raise self._in_doubt(connection, error) from error
         return answers[0]
 
     def _commit(self, tx: PostgresTransaction, connection: Connection) -> None:
@@ -257,8 +272,8 @@ class PostgresDatabase:
         if told:
             tx.done.clear()
 
-    def _in_doubt(self, connection: Connection, error: psycopg.OperationalError) -> Exception:
-        if not connection.closed:
+    def _in_doubt(self, connection: Connection, error: psycopg.Error) -> Exception:
+        if not (connection.closed and isinstance(error, psycopg.OperationalError)):
             return error
         return StoreUnavailable(
             f"{self.location}: the connection was lost while committing ({told(error)}).",
@@ -279,7 +294,7 @@ class PostgresDatabase:
 
 def _begin(connection: Connection, more: Mapping[str, str]) -> list[str]:
     settings = {**_POOLED.get(connection, {}), **more}
-    return ["BEGIN", *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items())]
+    return ["BEGIN", *(f"SELECT set_config('{name}', '{value}', true)" for name, value in settings.items())]
 
 
 def _settings(settings: Mapping[str, str], *, is_local: bool) -> tuple[str, list[str]]:

@@ -31,7 +31,7 @@ MAKE_SCHEMA = 'CREATE SCHEMA IF NOT EXISTS "{name}"'
 
 def found_in(database: PostgresDatabase) -> schema.Found | None:
     """None for a database without our tables."""
-    with database.session() as connection:
+    with database.session() as connection, database.transaction(connection):
         return _found(database, connection)
 
 
@@ -66,7 +66,7 @@ def _patiently(
     while True:
         with database.session() as connection:
             try:
-                with connection.transaction():
+                with database.transaction(connection):
                     connection.execute(LIMITS)
                     found = change(database, connection)
                     crash_point("migrate.before_commit")

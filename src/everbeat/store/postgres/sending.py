@@ -9,6 +9,7 @@ from functools import partial
 
 from everbeat.crashpoint import crash_point
 from everbeat.model.task import Enqueued, NewTask, TaskKind
+from everbeat.store.postgres.arrays import KINDS as ARRAYS
 from everbeat.store.postgres.bells import NotifyBells, Said
 from everbeat.store.postgres.connection import PostgresDatabase
 from everbeat.store.postgres.hot import NOW
@@ -48,7 +49,8 @@ def _send(
     if len(tasks) == 1:
         values |= {"id": tasks[0].id, "args": tasks[0].args}
     else:
-        values |= {"id": [task.id for task in tasks], "args": [task.args for task in tasks]}
+        ids, args = [task.id for task in tasks], [task.args for task in tasks]
+        values |= {"id": ARRAYS["text"](ids), "args": ARRAYS["bytea"](args)}
     with database.session() as connection:
         crash_point("enqueue.before_commit")
         added = database.alone(connection, SEND_ONE if len(tasks) == 1 else SEND_MANY, values, then=then)

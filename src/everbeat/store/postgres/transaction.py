@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
+import psycopg
+
 from everbeat.clock import Clock
 from everbeat.model.event import Event
 from everbeat.store.postgres.arrays import KINDS as ARRAYS
@@ -20,7 +22,7 @@ from everbeat.store.postgres.batch import Answer, Several, Talk
 from everbeat.store.postgres.dialect import bind, in_one, names_in, translate
 from everbeat.store.postgres.hot import COLUMNS, KINDS, KINDS_OF, LOOK, LOOKED, NOW, OTHERWISE, SHARED, TYPES
 from everbeat.store.postgres.limited import LimitedConnection
-from everbeat.store.postgres.trouble import QUEUE_IS_FULL, REFUSED
+from everbeat.store.postgres.trouble import REFUSED
 from everbeat.store.transaction import NOT_ALL, Kind, Question, Row, RowRefused
 
 Connection = LimitedConnection
@@ -360,7 +362,7 @@ class PostgresTransaction:
 
         try:
             self._send([*self._last, commit, tell])
-        except QUEUE_IS_FULL:
+        except psycopg.Error:  # it is committed, and only those who wait for it were not told
             if not committed or committed[0].statusmessage != "COMMIT":
                 raise
 

@@ -39,8 +39,6 @@ REFUSED = (*DEFINITE, UnicodeError, OverflowError, struct.error)
 MISSING = (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn,
            psycopg.errors.InvalidSchemaName)  # fmt: skip
 """Errors of a statement that tell of the store."""
-QUEUE_IS_FULL = psycopg.errors.ProgramLimitExceeded
-"""Of a notification. Of another statement: it asks for more than the server can do."""
 SEVERAL = "Multiple connection attempts failed"
 
 

@@ -157,7 +157,7 @@ def admitted(tx: Transaction, room: Room, places: Places, flawed: list[Row]) -> 
             wanted[kind] -= 1
         elif answer is Answer.PASS:
             passes[kind] -= 1
-        if wanted[kind] > 0 and answer is Answer.TAKE:
+        if answer is Answer.TAKE and wanted[kind] > 0 and passes[kind] == PASSES and not flawed:
             goes_on = True
         else:  # no row more than there is room for is looked at: it would be locked
             if room.is_empty:

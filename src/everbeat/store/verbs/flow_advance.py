@@ -8,7 +8,7 @@ Every count is taken once for all inputs that ended in this transaction, so the 
 its edges cost and no more. `advance` with no ends at all is the way to go on: for a start, a resume, a repair.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,7 +21,7 @@ from everbeat.model.event import Event
 from everbeat.model.flow import RESULT_NOT_AVAILABLE, WORKFLOW_FAILED, NodeStatus, OnError, WorkflowStatus
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import flow_blame, flow_hold, flow_ready, flow_revived, flow_unbegun
-from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, is_lost, nodes_in, save, values
+from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, Unreadable, find, is_lost, nodes_in, save, values
 from everbeat.store.verbs.records import add_events, text
 
 Ends = dict[str, list[NodeEnd]]
@@ -63,6 +63,10 @@ ANNOUNCED = {
 }
 
 
+ONCE_AND_AGAIN = 2
+"""A workflow ends once, and is told of twice at most: by what ended in it, and by who looks at all of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Upwards:
     """What the end of a nested workflow is for the one it is nested in."""
@@ -76,11 +80,15 @@ def advance(tx: Transaction, ends: Ends, *, is_sure: bool = False) -> None:
     time in this transaction, if their nodes are not as they must be then."""
     waiting = {workflow_id: list(ended) for workflow_id, ended in ends.items()}
     to_go_on = {workflow_id for workflow_id, ended in ends.items() if not ended}  # also if something in it ends here
+    told = Counter[str]()
     while waiting:
         workflow_id, ended = waiting.popitem()
         is_wanted = workflow_id in to_go_on
         upwards = go_on(tx, workflow_id, ended, is_sure=is_sure and workflow_id in ends, look_for_all=is_wanted)
         if upwards is not None:
+            told[workflow_id] += 1
+            if told[workflow_id] > ONCE_AND_AGAIN:
+                raise Unreadable(f"workflow {workflow_id} is nested in itself. Somebody wrote that by hand")
             waiting.setdefault(upwards.workflow_id, []).append(upwards.end)
             is_sure = False
     crash_point("advance.written")
@@ -330,6 +338,8 @@ def ending_of(tx: Transaction, flow: FlowRow) -> NodeEnd:
         return NodeEnd(node, Turn(status=NodeStatus.FAILED, code=code, message=said), is_told=bool(flow.is_map))
     outputs = nodes_in(flow.outputs)
     found = values(tx, flow.id, outputs)
+    if len(found) < len(set(outputs)):
+        raise Unreadable(f"workflow {flow.id} has results of nodes that it does not have: {flow.outputs[:100]}")
     if len(outputs) == 1 and not flow.is_map and is_lost(found[outputs[0]]):
         cause = flow_blame.cause_of(tx, flow, found[outputs[0]])
         said = f"{cause.name}: {cause.message}"

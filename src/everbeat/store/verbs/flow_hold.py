@@ -32,10 +32,16 @@ UPDATE everbeat_tasks SET waiting_for = {IN_LINE}
 
 def paused_around(tx: Transaction, flow: FlowRow) -> FlowRow | None:
     """The next workflow further out that is paused: while it is, nothing in it runs."""
-    around = None if flow.parent_id is None else find(tx, flow.parent_id)
-    while around is not None and around.status is not WorkflowStatus.PAUSED:
-        around = None if around.parent_id is None else find(tx, around.parent_id)
-    return around
+    around, passed = flow, {flow.id}
+    while around.parent_id is not None and around.parent_id not in passed:
+        passed.add(around.parent_id)
+        further = find(tx, around.parent_id)
+        if further is None:
+            break
+        around = further
+        if around.status is WorkflowStatus.PAUSED:
+            return around
+    return None
 
 
 def hold_inside(tx: Transaction, flow: FlowRow, *, by: str) -> None:

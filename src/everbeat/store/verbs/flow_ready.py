@@ -22,7 +22,7 @@ from everbeat.model.flow import (
 )
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import flow_given
-from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, referred_to, save, values
+from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, Unreadable, find, referred_to, save, values
 from everbeat.store.verbs.flow_start import insert
 from everbeat.store.verbs.turns import LINE, let_go
 
@@ -195,6 +195,8 @@ def _expand(tx: Transaction, flow: FlowRow, node: int, row: Row) -> None:
     except ValueError as error:
         raise NoList(f"the result of {over.name} can not be run over: {error}") from error
     references = splice.load(row[11])
+    if not isinstance(args, bytes):
+        raise Unreadable(f"the arguments of {name} in workflow {flow.id} are missing. Somebody has deleted them")
     nodes = []
     for number, item in enumerate(items):
         whole, left = splice.put_some_in(args, references, {splice.ELEMENT: item})

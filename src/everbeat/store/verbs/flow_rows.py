@@ -104,7 +104,7 @@ def tree(tx: Transaction, flow: FlowRow) -> list[FlowRow]:
         inside.setdefault(found.parent_id, []).append(found)
     ordered = [flow]
     for one in ordered:
-        ordered += inside.get(one.id, ())
+        ordered += inside.pop(one.id, ())  # once: who writes by hand can nest a workflow in itself
     return ordered
 
 
@@ -131,10 +131,14 @@ def referred_to(tx: Transaction, sql: str, workflow_id: str, wanted: Iterable[Na
     for node, outwards in wanted:
         by_distance.setdefault(outwards, set()).add(node)
     scope: str | None = workflow_id
+    passed = {scope}
     for distance in range(max(by_distance, default=-1) + 1):
         if distance:
             around = tx.one(AROUND, (scope,))
             scope = around[0] if around else None
+            if scope in passed or scope is None:
+                return
+            passed.add(scope)
         for row in tx.among(sql, (scope,), sorted(by_distance.get(distance, ()))):
             yield (row[0], distance), row
 

@@ -190,7 +190,7 @@ def end_all(
         error = stored_error(verdict.error)
         values = ending_values(tx, claim, verdict, error) | {"seq": claim.seq}
         rows.setdefault(verdict.change, []).append(values)
-        _record(records, ending, verdict, error, now, actor or _actor(verdict, claim))
+        _record(records, ending, verdict, error, now, actor or _actor(ending.verdict, claim))
         made.append(verdict.change)
     for change, alike in rows.items():
         tx.soon(ENDINGS[change], alike, all_of_them=True)
