@@ -40,6 +40,48 @@ def test_a_task_is_pending_once_it_is_enqueued(store: Store) -> None:
     )  # fmt: skip
 
 
+MANY = 450
+"""So many are sent in another way than a few, where there is one."""
+
+
+def test_many_at_once_are_stored_as_they_are_in_their_order(store: Store) -> None:
+    facts = {"queue": "Büro", "priority": 7, "max_attempts": 3, "good_until": 1 << 60, "policy": '{"timeout":1.5}'}
+    tasks = [a_task(id=f"täsk-{n}", args=b"\x00\xff" * n, unique_key=f"k{n}", **facts) for n in range(MANY)]
+    tasks += [a_task(id=f"later-{n}", delay_us=SECOND) for n in range(MANY)]
+
+    stored = store.enqueue(tasks)
+
+    assert stored == [Enqueued(id=task.id, created=True) for task in tasks]
+    register(store, "w1")
+    claims = claim(store, places=2 * MANY)
+    assert [(one.id, one.args) for one in claims] == [(task.id, task.args) for task in tasks[:MANY]]
+    assert {(one.queue, one.policy) for one in claims} == {("Büro", '{"timeout":1.5}')}
+    assert facts_of(store, "täsk-9", "priority", "max_attempts", "status") == (7, 3, TaskStatus.RUNNING)
+    assert enqueue(store, unique_key="k9") == "täsk-9"
+
+
+@pytest.mark.parametrize("same", ["its id", "its key"])
+def test_of_many_at_once_one_that_is_there_already_is_found_and_the_others_are_stored(store: Store, same: str) -> None:
+    store.enqueue([a_task(id="there", unique_key="k")])
+    tasks = [a_task(id=f"new-{n}") for n in range(MANY)]
+    tasks[MANY // 2] = a_task(id="there" if same == "its id" else "another", unique_key="k")
+
+    stored = store.enqueue(tasks)
+
+    assert [one.id for one in stored if not one.created] == ["there"]
+    assert sum(one.created for one in stored) == MANY - 1
+    assert store.get("new-0") is not None
+
+
+def test_of_many_at_once_none_is_stored_if_one_contradicts_what_is_there(store: Store) -> None:
+    store.enqueue([a_task(id="there", args=b"[1]")])
+
+    stored = store.enqueue([*(a_task(id=f"new-{n}") for n in range(MANY)), a_task(id="there", args=b"[2]")])
+
+    assert [one.id for one in stored if one.conflict] == ["there"]
+    assert store.get("new-0") is None
+
+
 def test_what_one_process_has_sent_another_one_sees(open_store: OpenStore) -> None:
     here, there = open_store(), open_store()
 

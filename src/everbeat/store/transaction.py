@@ -117,6 +117,9 @@ class Transaction(Protocol):
     def insert(self, table: str, shared: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> int:
         """Add rows that have some values in common, in their order; how many. What is there already is left alone."""
 
+    def insert_new(self, table: str, shared: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> bool:
+        """The same for rows none of which is there. False: one is, and this transaction is not to be committed."""
+
     def rows(self, sql: str, values: Any = ()) -> Iterator[Row]:
         """Read lazily: a caller that stops early has paid only for what it took."""
 

@@ -74,6 +74,9 @@ class _OtherStore(Exception):
 class _Guest:
     """The user's connection, as far as a transaction of ours needs it, with cursors that are ours."""
 
+    takes_copies = False
+    """It may be in the middle of a pipeline."""
+
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
 

@@ -19,6 +19,7 @@ ANSWER_SECONDS = 40.0
 
 
 class LimitedConnection(psycopg.Connection[Row]):
+    takes_copies = True
     prepared: Prepared | None = None
     """What its session knows by name; None where it may be another session for each transaction."""
 

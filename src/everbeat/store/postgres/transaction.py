@@ -17,6 +17,7 @@ import psycopg
 
 from everbeat.clock import Clock
 from everbeat.model.event import Event
+from everbeat.store.postgres import copying
 from everbeat.store.postgres.arrays import KINDS as ARRAYS
 from everbeat.store.postgres.batch import Answer, Several, Talk
 from everbeat.store.postgres.dialect import bind, in_one, names_in, translate
@@ -239,6 +240,20 @@ class PostgresTransaction:
         sql = _insertion(table, tuple(shared), tuple(columns))
         own = [ARRAYS[COLUMNS.get(name, "text")](column) for name, column in columns.items()]
         return self._changed(self._execute(sql, [*shared.values(), *own]))
+
+    def insert_new(self, table: str, shared: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> bool:
+        count = len(next(iter(columns.values())))
+        if count < copying.FEWEST or not self._connection.takes_copies:
+            return self.insert(table, shared, columns) == count
+        self._send([])
+        try:
+            with self._connection.cursor().copy(copying.statement(table, shared, columns)) as copy:
+                for piece in copying.content(shared, columns):
+                    copy.write(piece)
+        except psycopg.errors.UniqueViolation:
+            return False
+        self._foreseen = None
+        return True
 
     def rows(self, sql: str, values: Any = ()) -> Iterator[Row]:
         return iter(self.all(sql, values))

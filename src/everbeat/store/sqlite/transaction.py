@@ -96,6 +96,9 @@ class SQLiteTransaction:
             at += kinds * width
         return added
 
+    def insert_new(self, table: str, shared: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> bool:
+        return self.insert(table, shared, columns) == len(next(iter(columns.values())))
+
     def rows(self, sql: str, values: Any = ()) -> Iterator[Row]:
         """Read lazily: a caller that stops early has paid only for what it took."""
         return self._connection.execute(sql, values)

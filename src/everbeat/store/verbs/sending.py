@@ -19,6 +19,7 @@ from everbeat.store.verbs.turns import LINE, hand_over
 OF_KIND = ("name", "queue", "priority", "max_attempts", "policy", "unique_key", "good_until", "exclusive_key")
 """The first fields of `TaskKind`, stored as they are."""
 
+TABLE = "everbeat_tasks"
 TRIES = 5
 WIDTHS = (1, 16, 256)
 """How many are looked for at once: few numbers, because each is a statement of its own."""
@@ -42,8 +43,9 @@ def add_all(tx: Transaction, orders: Sequence[Sequence[NewTask]]) -> list[list[E
     """Several enqueues in one transaction, none of which meets what is stored already: mostly they do not. NotAll if
     one does; the transaction is not to be committed then."""
     tasks = [task for order in orders for task in order]
-    if _insert_all(tx, tasks) < len(tasks):
-        raise NotAll
+    for kind, alike in groupby(tasks, _but_for_its_key):
+        if not tx.insert_new(TABLE, *_as_rows(tx, kind, list(alike))):
+            raise NotAll
     _hand_over(tx, tasks)
     return [[Enqueued(task.id, True) for task in order] for order in orders]
 
@@ -112,13 +114,18 @@ def _but_for_its_key(task: NewTask) -> TaskKind:
 
 
 def _insert(tx: Transaction, kind: TaskKind, tasks: list[NewTask]) -> int:
+    return tx.insert(TABLE, *_as_rows(tx, kind, tasks))
+
+
+def _as_rows(tx: Transaction, kind: TaskKind, tasks: list[NewTask]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """What they have in common, and what each has of its own."""
     shared = _shared(kind, tx.now)
     columns: dict[str, list[Any]] = {"id": list(map(ID, tasks)), "args": list(map(ARGS, tasks))}
     keys = [task.kind.unique_key for task in tasks]
     if keys.count(None) < len(keys):
         del shared["unique_key"]
         columns["unique_key"] = keys
-    return tx.insert("everbeat_tasks", shared, columns)
+    return shared, columns
 
 
 def _shared(kind: TaskKind, now: int) -> dict[str, Any]:
