@@ -203,12 +203,27 @@ class WorkflowHandle:
         if causes and causes[0].status is NodeStatus.SKIPPED:  # it has not failed; that it was skipped is the failure
             return _failed_at(self.id, replace(causes[0], error_message=ended.error_message))
         if causes:
-            return _failed_at(self.id, causes[0])
+            return _failed_at(self.id, self._with_culprit(causes[0]))
         missing = [f"{one.name} is {one.status}" for one in nodes if one.status is not NodeStatus.COMPLETED]
         said = f"nodes that must complete did not: {', '.join(missing[:10])}"
         return WorkflowFailed(
             workflow_id=self.id, node=ended.error_node, task_id=None, message=ended.error_message or said,
             error_code=ended.error_code or "SUCCESS_NOT_MET",
+        )  # fmt: skip
+
+    def _with_culprit(self, cause: NodeResult) -> NodeResult:
+        """What is known of the task inside a workflow or a map, by which that has failed."""
+        inner, passed = cause, set[str]()
+        while inner.workflow_id is not None and inner.workflow_id not in passed:
+            passed.add(inner.workflow_id)
+            around = self._app.store.workflow(inner.workflow_id)
+            nodes = self._app.store.workflow_results(inner.workflow_id, outputs_only=False)
+            inner = next((one for one in nodes if around is not None and one.name == around.error_node), cause)
+        if inner.task_id is None:
+            return cause
+        return replace(
+            cause, task_id=inner.task_id, exception_type=inner.exception_type, traceback=inner.traceback,
+            attempt=inner.attempt,
         )  # fmt: skip
 
 

@@ -135,6 +135,23 @@ def test_a_nested_workflow_without_a_result_is_a_failure_for_who_asks_for_it(app
     assert (run.status(), run.results()["inside"].error_code) == ("COMPLETED", "RESULT_NOT_AVAILABLE")
 
 
+def test_a_failure_inside_a_nested_workflow_is_told_with_what_its_task_raised(app: Everbeat, t: Testing) -> None:
+    inmost, inner, outer = Workflow("inmost"), Workflow("inner"), Workflow("outer")
+    inmost.add(task(app, "boom"))
+    inner.add(inmost).named("deep")
+    outer.add(inner).named("inside")
+    run = outer.start(app)
+
+    with pytest.raises(WorkflowFailed, match="boom: no luck") as caught:
+        run.result()
+
+    failure = caught.value
+    assert failure.node == "inside"
+    assert failure.exception_type is not None
+    assert "no luck" in (failure.traceback or "")
+    assert app.handle(failure.task_id).info().name.endswith("boom")
+
+
 def test_a_failure_of_a_sensitive_task_is_told_to_its_sender_only(app: Everbeat, t: Testing) -> None:
     flow = Workflow("quiet")
     flow.add(task(app, "secret"))

@@ -268,3 +268,5 @@ class NodeResult:
     attempt: int
     exception_type: str | None = None
     traceback: str | None = None
+    workflow_id: str | None = None
+    """The workflow that the node is, if it is one."""

@@ -254,7 +254,7 @@ def _answers(pgconn: pq.abc.PGconn, syncs: int) -> Generator[Wait, Ready | int, 
         if said is None:
             raise
         error = psycopg.errors.error_from_result(said)
-        raise error if isinstance(error, psycopg.OperationalError) else psycopg.OperationalError(str(error)) from lost
+        raise error if error.sqlstate else psycopg.OperationalError(str(error)) from lost
     return found
 
 

@@ -36,7 +36,7 @@ SELECT e.next, n.name FROM everbeat_workflow_edges e
  WHERE e.workflow_id = ? ORDER BY e.next, e.node"""
 RESULTS = """
 SELECT n.node, n.name, n.kind, n.status, n.task_id, n.task_name, n.shape, coalesce(n.result, t.result), n.error_code,
-       coalesce(t.error_message, n.error_message), t.attempt, t.error
+       coalesce(t.error_message, n.error_message), t.attempt, t.error, n.child_id
   FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
  WHERE n.workflow_id = ? ORDER BY n.node"""
 
@@ -110,5 +110,5 @@ def _result(row: Row) -> NodeResult:
     return NodeResult(
         name=row[1], kind=NodeKind(row[2]), status=NodeStatus(row[3]), task_id=row[4], task_name=row[5], shape=row[6],
         result=row[7], error_code=row[8], error_message=row[9], attempt=row[10] or 0, exception_type=more.get("type"),
-        traceback=more.get("traceback"),
+        traceback=more.get("traceback"), workflow_id=row[12],
     )  # fmt: skip
