@@ -6,6 +6,8 @@ from tests.run.test_spool import records
 from tests.words import SECOND, enqueue
 
 from everbeat.model.flow import NodeStatus, WorkflowStatus
+from everbeat.store.messages import Flush, Flushed
+from everbeat.store.transaction import RowRefused
 
 N, W = NodeStatus, WorkflowStatus
 PAUSES = [100_000, 200_000, 500_000, 1_000_000, 2_000_000, 5_000_000, 5_000_000]
@@ -69,6 +71,31 @@ def test_a_lock_is_tried_again_with_growing_pauses_told_once_and_the_work_goes_o
     assert pauses == PAUSES
     assert stage.events().count("workflow.locked") == 1
     assert worker.dispatcher.store_away_us == 0
+
+
+def test_what_is_set_apart_and_then_refused_holds_up_nothing_else(stage: Stage) -> None:
+    worker = stage.worker(processes=1)
+    begin(stage.store, graph("locked", a=""))
+    worker.get_up()
+    lock(stage, worker, "locked")
+    worker.crew.run(1)
+    worker.turn(2)
+    usual = worker.store.flush
+
+    def refusing(flush: Flush) -> Flushed:
+        if any(ending.claim.workflow_id for ending in flush.endings):
+            raise RowRefused("a statement of workflows that this server does not understand")
+        return usual(flush)
+
+    worker.store.flush = refusing  # type: ignore[method-assign]
+    stage.clock.advance(1)
+    task = enqueue(stage.store)
+    worker.look()
+    worker.crew.run(1)
+    worker.turn()
+
+    assert stage.status(task, "locked:a") == ["COMPLETED", "RUNNING"]
+    assert worker.dispatcher.wait_us() > 0, "it is not tried again at once"
 
 
 def test_what_is_set_apart_is_held_and_kept_on_disk_until_it_is_settled(stage: Stage) -> None:
