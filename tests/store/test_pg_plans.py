@@ -11,8 +11,8 @@ from tests.postgres import EmptyDatabase
 from everbeat.store.postgres.connection import LIMITS
 from everbeat.store.postgres.dialect import bind, in_one, translate
 from everbeat.store.postgres.hot import KINDS, KINDS_OF, LOOK, SHARED, TYPES
+from everbeat.store.postgres.statements import AFTER, AHEAD
 from everbeat.store.postgres.store import PostgresStore
-from everbeat.store.postgres.transaction import AFTER, AHEAD
 from everbeat.store.verbs import (
     claiming,
     expiring,

@@ -30,7 +30,8 @@ from everbeat.secrecy import located
 from everbeat.store.postgres.arrays import teach
 from everbeat.store.postgres.batch import Answer, Prepared
 from everbeat.store.postgres.limited import LimitedConnection
-from everbeat.store.postgres.transaction import Connection, Memory, PostgresTransaction, notify
+from everbeat.store.postgres.statements import notify
+from everbeat.store.postgres.transaction import Connection, Memory, PostgresTransaction
 from everbeat.store.postgres.trouble import DEFINITE, MISSING, REFUSED, may_pass, told
 from everbeat.store.transaction import Locked, Question
 

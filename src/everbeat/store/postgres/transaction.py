@@ -10,21 +10,21 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import psycopg
 
 from everbeat.clock import Clock
 from everbeat.model.event import Event
-from everbeat.store.postgres import copying
+from everbeat.store.postgres import copying, statements
 from everbeat.store.postgres.arrays import KINDS as ARRAYS
-from everbeat.store.postgres.batch import Answer, Several, Talk
-from everbeat.store.postgres.dialect import bind, in_one, names_in, translate
-from everbeat.store.postgres.hot import COLUMNS, KINDS, KINDS_OF, LOOK, LOOKED, NOW, OTHERWISE, SHARED, TYPES
+from everbeat.store.postgres.batch import Answer, Talk
+from everbeat.store.postgres.dialect import bind, translate
+from everbeat.store.postgres.hot import COLUMNS, LOOK, LOOKED, NOW, OTHERWISE, TYPES
 from everbeat.store.postgres.limited import LimitedConnection
 from everbeat.store.postgres.trouble import REFUSED
-from everbeat.store.transaction import NOT_ALL, Kind, Question, Row, RowRefused
+from everbeat.store.transaction import Kind, Question, Row, RowRefused
 
 Connection = LimitedConnection
 Saying = Callable[[Talk], Callable[[], None]]
@@ -34,8 +34,6 @@ CLOCK_ID = "database"
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 LOCK_TASKS = "SELECT 1 FROM everbeat_tasks WHERE seq = ANY(%s) ORDER BY seq FOR UPDATE"
 TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
-AHEAD = "{sql}{after} ORDER BY priority, seq LIMIT %s FOR UPDATE SKIP LOCKED"
-AFTER = " AND (priority, seq) > (%s, %s)"
 NOT_SAID = -1
 MOST_LIKELY = 4
 """So many kinds of tasks are looked for unasked."""
@@ -114,7 +112,7 @@ class PostgresTransaction:
         if self._known is None:
             self._send_expected()
         if self._known is None:
-            self._learn_time(_first(self._execute(f"SELECT {NOW}", None)))
+            self._learn_time(statements.first(self._execute(f"SELECT {NOW}", None)))
         assert self._known is not None
         return self._known
 
@@ -152,18 +150,18 @@ class PostgresTransaction:
 
     def _ask_time(self, talk: Talk) -> Callable[[], None]:
         cursor = talk.execute(f"SELECT {NOW}")
-        return lambda: self._learn_time(_first(cursor))
+        return lambda: self._learn_time(statements.first(cursor))
 
     def _asking(self, question: Question) -> Saying:
         def ask(talk: Talk) -> Callable[[], None]:
-            cursor = talk.execute(*_bound(*question))
+            cursor = talk.execute(*statements.bound(*question))
             return lambda: self._answers.update({question: cursor.fetchall()})
 
         return ask
 
     def expect_many(self, sql: str, rows: Sequence[Any]) -> None:
         def change(talk: Talk) -> Callable[[], None]:
-            cursor = _many(talk, sql, rows)
+            cursor = statements.many(talk, sql, rows)
             return lambda: self._counts.update({sql: (rows, cursor.rowcount)})
 
         if rows and sql in TYPES:
@@ -171,8 +169,8 @@ class PostgresTransaction:
 
     def soon(self, sql: str, rows: Sequence[Any], *, all_of_them: bool = False) -> None:
         def change(talk: Talk) -> Callable[[], None]:
-            cursor = _many(talk, sql, rows)
-            return partial(_expect_all, cursor, len(rows)) if all_of_them else _nothing
+            cursor = statements.many(talk, sql, rows)
+            return partial(statements.expect_all, cursor, len(rows)) if all_of_them else statements.nothing
 
         self._change(change if rows else None, is_checked=all_of_them)
 
@@ -194,8 +192,8 @@ class PostgresTransaction:
         self, talk: Talk, sql: str, queues: Collection[str] | None, names: Sequence[str],
         likely: list[tuple[tuple[str, str], int]],
     ) -> Callable[[], None]:  # fmt: skip
-        kinds = _ask_kinds(talk, queues, names)
-        pages = {(sql, kind, few): talk.execute(_page(sql), [*kind, few]) for kind, few in likely if few}
+        kinds = statements.ask_kinds(talk, queues, names)
+        pages = {(sql, kind, few): talk.execute(statements.page(sql), [*kind, few]) for kind, few in likely if few}
 
         def learn() -> None:
             self._foreseen = Foreseen(
@@ -222,7 +220,7 @@ class PostgresTransaction:
         expected = self._counts.pop(sql, None)
         if expected is not None and expected[0] == rows:
             return expected[1]
-        return self._changed(self._in_time(lambda talk: _many(talk, sql, rows)))
+        return self._changed(self._in_time(lambda talk: statements.many(talk, sql, rows)))
 
     def among(self, sql: str, values: Sequence[Any], wanted: Sequence[Any]) -> list[Row]:
         return self.all(sql, (*values, tuple(wanted))) if wanted else []
@@ -231,13 +229,13 @@ class PostgresTransaction:
         self, sql: str, values: Sequence[Any], wanted: Sequence[Any], *, all_of_them: bool = False
     ) -> None:
         def change(talk: Talk) -> Callable[[], None]:
-            cursor = talk.execute(translate(sql), [*values, _keys(wanted)])
-            return partial(_expect_all, cursor, len(wanted)) if all_of_them else _nothing
+            cursor = talk.execute(translate(sql), [*values, statements.keys(wanted)])
+            return partial(statements.expect_all, cursor, len(wanted)) if all_of_them else statements.nothing
 
         self._change(change if wanted else None, is_checked=all_of_them)
 
     def insert(self, table: str, shared: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> int:
-        sql = _insertion(table, tuple(shared), tuple(columns))
+        sql = statements.insertion(table, tuple(shared), tuple(columns))
         own = [ARRAYS[COLUMNS.get(name, "text")](column) for name, column in columns.items()]
         return self._changed(self._execute(sql, [*shared.values(), *own]))
 
@@ -263,7 +261,7 @@ class PostgresTransaction:
         if self._foreseen is not None:
             found = self._foreseen.kinds
         else:
-            asked = self._in_time(lambda talk: _ask_kinds(talk, queues, names))
+            asked = self._in_time(lambda talk: statements.ask_kinds(talk, queues, names))
             found = [(queue, name) for queue, name in asked.fetchall()]
         if found:
             self._memory.kinds[queues, tuple(names)] = found[:MOST_LIKELY]
@@ -274,12 +272,12 @@ class PostgresTransaction:
         few = max(few, 1)
         found = self._foreseen.pages.pop((sql, tuple(values), few), None) if self._foreseen is not None else None
         if found is None:
-            found = self._execute(_page(sql), [*values, few]).fetchall()
+            found = self._execute(statements.page(sql), [*values, few]).fetchall()
         while True:
             yield from found
             if len(found) < few:
                 return
-            found = self._execute(_page(sql, AFTER), [*values, *found[-1][:2], few]).fetchall()
+            found = self._execute(statements.page(sql, statements.AFTER), [*values, *found[-1][:2], few]).fetchall()
 
     def lock(self, name: str) -> None:
         self._memory.kinds.clear()  # where names are locked before they are claimed from, nothing is locked unasked
@@ -291,7 +289,7 @@ class PostgresTransaction:
 
         def lock(talk: Talk) -> Callable[[], None]:
             talk.execute(LOCK_TASKS, (wanted,))
-            return _nothing
+            return statements.nothing
 
         self._change(lock if wanted else None, is_checked=False)
 
@@ -302,7 +300,7 @@ class PostgresTransaction:
 
     def all(self, sql: str, values: Any = ()) -> list[Row]:
         known = self._expected_answer(sql, values)
-        return self._execute(*_bound(sql, values)).fetchall() if known is None else known
+        return self._execute(*statements.bound(sql, values)).fetchall() if known is None else known
 
     def one(self, sql: str, values: Any = ()) -> Row | None:
         known = self._expected_answer(sql, values)
@@ -339,8 +337,8 @@ class PostgresTransaction:
 
     def finally_many(self, sql: str, rows: Sequence[Any]) -> None:
         def change(talk: Talk) -> Callable[[], None]:
-            _many(talk, sql, rows)
-            return _nothing
+            statements.many(talk, sql, rows)
+            return statements.nothing
 
         if rows:
             self._last.append(change)
@@ -369,11 +367,11 @@ class PostgresTransaction:
 
         def commit(talk: Talk) -> Callable[[], None]:
             committed.append(talk.execute("COMMIT"))
-            return _nothing
+            return statements.nothing
 
         def tell(talk: Talk) -> Callable[[], None]:
-            notify(talk, behind)
-            return _nothing
+            statements.notify(talk, behind)
+            return statements.nothing
 
         try:
             self._send([*self._last, commit, tell])
@@ -392,7 +390,7 @@ class PostgresTransaction:
 
         def own(talk: Talk) -> Callable[[], None]:
             found.append(execute(talk))
-            return _nothing
+            return statements.nothing
 
         self._send([own])
         return found[0]
@@ -415,80 +413,3 @@ class PostgresTransaction:
             answers = [say(talk) for say in (*expected, *statements)]
         for answer in answers:
             answer()
-
-
-def notify(talk: Talk, said: Sequence[Question]) -> None:
-    """After a commit, in a transaction that is ended in words: that the queue of notifications is full shows at its
-    end, and has nothing to do with what was committed."""
-    if said:
-        talk.execute("BEGIN")
-        for question in said:
-            talk.execute(*question)
-        talk.execute("COMMIT")
-
-
-def _many(talk: Talk, sql: str, rows: Sequence[Any]) -> Answer:
-    types = TYPES.get(sql)
-    if len(rows) == 1:
-        return talk.execute(translate(sql), rows[0])
-    if types is None:
-        return Several([talk.execute(translate(sql), row) for row in rows])
-    if isinstance(rows[0], dict):
-        names = names_in(sql)
-        columns = [[row[name] for row in rows] for name in names]
-    else:
-        columns = list(map(list, zip(*rows, strict=True)))
-    shared = SHARED.get(sql, ())
-    if any(columns[number].count(columns[number][0]) < len(rows) for number in shared):
-        shared = ()
-    values = [ARRAYS[types[number]](column) for number, column in enumerate(columns) if number not in shared]
-    return talk.execute(in_one(sql, types, shared), [*values, *(columns[n][0] for n in shared)])
-
-
-def _ask_kinds(talk: Talk, queues: Collection[str] | None, names: Sequence[str]) -> Answer:
-    if queues is None:
-        return talk.execute(KINDS, [ARRAYS["text"](names)])
-    return talk.execute(KINDS_OF, [ARRAYS["text"](list(queues)), ARRAYS["text"](names)])
-
-
-def _bound(sql: str, values: Any) -> tuple[str, Any]:
-    """Any number of keys is one array."""
-    if isinstance(values, tuple) and values and isinstance(values[-1], tuple):
-        values = (*values[:-1], _keys(values[-1]))
-    return bind(sql, values)
-
-
-def _keys(wanted: Sequence[Any]) -> list[Any]:
-    """Numbers, or texts; some of them may be missing."""
-    first = next((one for one in wanted if one is not None), None)
-    return ARRAYS["bigint" if isinstance(first, int) else "text"](wanted)
-
-
-def _expect_all(cursor: Answer, count: int) -> None:
-    if cursor.rowcount != count:
-        raise RowRefused(NOT_ALL)
-
-
-def _nothing() -> None:
-    pass
-
-
-def _first(cursor: Answer) -> Any:
-    row = cursor.fetchone()
-    return row[0] if row else 0
-
-
-@lru_cache(maxsize=16)
-def _page(sql: str, after: str = "") -> str:
-    return AHEAD.format(sql=translate(sql), after=after)
-
-
-@lru_cache(maxsize=64)
-def _insertion(table: str, shared: tuple[str, ...], columns: tuple[str, ...]) -> str:
-    common = ", ".join(f"%s::{COLUMNS.get(name, 'text')}" for name in shared)
-    arrays = ", ".join(f"%s::{COLUMNS.get(name, 'text')}[]" for name in columns)
-    own = ", ".join(columns)
-    return (
-        f"INSERT INTO {table} ({', '.join(shared)}, {own}) SELECT {common}, {own} "
-        f"FROM unnest({arrays}) AS u({own}) ON CONFLICT DO NOTHING"
-    )

@@ -1,0 +1,92 @@
+"""Statements as PostgreSQL is told them: many rows as arrays, any number of keys as one, what is ready page by page;
+and how those who wait are notified."""
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from typing import Any
+
+from everbeat.store.postgres.arrays import KINDS as ARRAYS
+from everbeat.store.postgres.batch import Answer, Several, Talk
+from everbeat.store.postgres.dialect import bind, in_one, names_in, translate
+from everbeat.store.postgres.hot import COLUMNS, KINDS, KINDS_OF, SHARED, TYPES
+from everbeat.store.transaction import NOT_ALL, Question, RowRefused
+
+AHEAD = "{sql}{after} ORDER BY priority, seq LIMIT %s FOR UPDATE SKIP LOCKED"
+AFTER = " AND (priority, seq) > (%s, %s)"
+
+
+def notify(talk: Talk, said: Sequence[Question]) -> None:
+    """After a commit, in a transaction that is ended in words: that the queue of notifications is full shows at its
+    end, and has nothing to do with what was committed."""
+    if said:
+        talk.execute("BEGIN")
+        for question in said:
+            talk.execute(*question)
+        talk.execute("COMMIT")
+
+
+def many(talk: Talk, sql: str, rows: Sequence[Any]) -> Answer:
+    types = TYPES.get(sql)
+    if len(rows) == 1:
+        return talk.execute(translate(sql), rows[0])
+    if types is None:
+        return Several([talk.execute(translate(sql), row) for row in rows])
+    if isinstance(rows[0], dict):
+        names = names_in(sql)
+        columns = [[row[name] for row in rows] for name in names]
+    else:
+        columns = list(map(list, zip(*rows, strict=True)))
+    shared = SHARED.get(sql, ())
+    if any(columns[number].count(columns[number][0]) < len(rows) for number in shared):
+        shared = ()
+    values = [ARRAYS[types[number]](column) for number, column in enumerate(columns) if number not in shared]
+    return talk.execute(in_one(sql, types, shared), [*values, *(columns[n][0] for n in shared)])
+
+
+def ask_kinds(talk: Talk, queues: Collection[str] | None, names: Sequence[str]) -> Answer:
+    if queues is None:
+        return talk.execute(KINDS, [ARRAYS["text"](names)])
+    return talk.execute(KINDS_OF, [ARRAYS["text"](list(queues)), ARRAYS["text"](names)])
+
+
+def bound(sql: str, values: Any) -> tuple[str, Any]:
+    """Any number of keys is one array."""
+    if isinstance(values, tuple) and values and isinstance(values[-1], tuple):
+        values = (*values[:-1], keys(values[-1]))
+    return bind(sql, values)
+
+
+def keys(wanted: Sequence[Any]) -> list[Any]:
+    """Numbers, or texts; some of them may be missing."""
+    first = next((one for one in wanted if one is not None), None)
+    return ARRAYS["bigint" if isinstance(first, int) else "text"](wanted)
+
+
+def expect_all(cursor: Answer, count: int) -> None:
+    if cursor.rowcount != count:
+        raise RowRefused(NOT_ALL)
+
+
+def nothing() -> None:
+    pass
+
+
+def first(cursor: Answer) -> Any:
+    row = cursor.fetchone()
+    return row[0] if row else 0
+
+
+@lru_cache(maxsize=16)
+def page(sql: str, after: str = "") -> str:
+    return AHEAD.format(sql=translate(sql), after=after)
+
+
+@lru_cache(maxsize=64)
+def insertion(table: str, shared: tuple[str, ...], columns: tuple[str, ...]) -> str:
+    common = ", ".join(f"%s::{COLUMNS.get(name, 'text')}" for name in shared)
+    arrays = ", ".join(f"%s::{COLUMNS.get(name, 'text')}[]" for name in columns)
+    own = ", ".join(columns)
+    return (
+        f"INSERT INTO {table} ({', '.join(shared)}, {own}) SELECT {common}, {own} "
+        f"FROM unnest({arrays}) AS u({own}) ON CONFLICT DO NOTHING"
+    )
