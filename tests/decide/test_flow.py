@@ -143,6 +143,22 @@ def test_values_are_put_into_their_places_and_nowhere_else() -> None:
             splice.put_in(args, wrong, {(3, 0): b"1"})
 
 
+def test_places_are_read_as_they_were_written() -> None:
+    written = splice.dump([(6, 3, 0), (11, 7, 1), (20, 9)])
+
+    assert splice.load(written) == [(6, (3, 0)), (11, (7, 1)), (20, (9, 0))]
+    assert splice.load(splice.dump([])) == ()
+
+
+@pytest.mark.parametrize(
+    "stored", ["", "null", "7", "{}", "[1]", "[[1]]", "[[1,2,3,4]]", '[[1,"2"]]', "[[1,2.5]]", "[[1,true]]", "[[1,2],"]
+)
+@pytest.mark.parametrize("long", ["", " " * splice.SHORT])
+def test_what_is_no_list_of_places_is_refused(stored: str, long: str) -> None:
+    with pytest.raises(ValueError, match="references are not understood"):
+        splice.load(stored + long)
+
+
 def test_the_element_of_a_map_moves_the_places_behind_it() -> None:
     args, left = splice.put_some_in(
         b'{"k":null,"x":null,"y":null}', [(5, (1, 0)), (14, (ITEM, 0)), (23, (2, 0))], {(ITEM, 0): b'"long element"'}

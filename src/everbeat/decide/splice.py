@@ -8,7 +8,6 @@ can be taken for a place, because places are counted in bytes and not marked by 
 import json
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import msgspec
 
@@ -20,6 +19,7 @@ HOLE = b"null"
 SHORT = 100
 ELEMENT: Named = (ITEM, 0)
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
+_REFERENCES = msgspec.json.Decoder(list[list[int]])
 
 
 def dump(references: Sequence[Reference]) -> str | None:
@@ -30,25 +30,23 @@ def load(stored: str | None) -> Sequence[Place]:
     """ValueError if it is no list of places."""
     if stored is None:
         return ()
-    return _known(stored) if len(stored) <= SHORT else _places(json.loads(stored))
+    return _known(stored) if len(stored) <= SHORT else _places(stored)
 
 
 @lru_cache(maxsize=1024)
 def _known(stored: str) -> Sequence[Place]:
     """Remembered: all nodes of a fan have the same."""
-    return _places(json.loads(stored))
+    return _places(stored)
 
 
-def _places(said: Any) -> list[Place]:
+def _places(stored: str) -> list[Place]:
     try:
-        found = [(at, (node, *(outwards or (0,)))) for at, node, *outwards in said]
-    except TypeError as error:
-        raise ValueError(f"references are not understood: {str(said)[:100]}") from error
-    if not all(
-        isinstance(at, int) and len(named) == 2 and all(isinstance(n, int) for n in named) for at, named in found
-    ):
-        raise ValueError(f"references are not understood: {str(said)[:100]}")
-    return found
+        said = _REFERENCES.decode(stored)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"references are not understood: {stored[:100]}") from error
+    if not {len(one) for one in said} <= {2, 3}:
+        raise ValueError(f"references are not understood: {stored[:100]}")
+    return [(one[0], (one[1], one[2] if len(one) == 3 else 0)) for one in said]
 
 
 def put_in(args: bytes, places: Sequence[Place], values: Mapping[Named, bytes]) -> bytes:
