@@ -271,6 +271,21 @@ def test_a_process_that_was_killed_under_a_task_has_to_be_told_of() -> None:
     assert (both.ok, both.not_timed["processes whose worker was hurt as well"]) == (True, 1)
     idle = judge(facts(done=killed(12)))
     assert (idle.ok, idle.not_timed) == (True, {"processes that ran nothing": 1})
+    raised = [RUN[0], said(Word.RAISE, 1.2), *AGAIN]
+    assert judge(facts(**cut | {"lines": raised}, done=[under_it])).not_timed == {"processes that ran nothing": 1}
+
+
+def test_a_worker_that_stayed_frozen_until_others_ended_it_told_of_nothing() -> None:
+    cut = {"stored": {"task-1": stored(3, attempts=(1,))}, "lines": [RUN[0], *AGAIN], "workers": WORKERS}
+    frozen = replace(hurt(Deed.FREEZE_WORKER), wall_us=NOON_US - 6_000_000)
+    under_it = replace(killed(7)[0], wall_us=NOON_US + 1_500_000)
+    ended = EventInfo(
+        id=1, at=NOON + timedelta(seconds=1.6), name="worker.dead", task_id=None, worker_id="w1", facts={}
+    )
+
+    assert not judge(facts(**cut, done=[frozen, under_it])).ok
+    verdict = judge(facts(**cut, done=[frozen, under_it], events=[ended]))
+    assert (verdict.ok, verdict.not_timed["processes whose worker was hurt as well"]) == (True, 1)
 
 
 def test_a_worker_that_nobody_touched_may_not_be_declared_dead() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from everbeat.drill.ledger import Line, Word
+from everbeat.drill.ledger import LAST, Line
 from everbeat.drill.plan import Deed
 from everbeat.model import event
 from everbeat.model.event import EventInfo
@@ -115,10 +115,16 @@ class Harm:
             found.after.append((min(known) - one.wall_us) / 1e6)
         elif not any(_is_around(one.wall_us, *run) for run in self._cut_short.get(pid, ())):
             found.excused["processes that ran nothing"] += 1
-        elif any(abs(moment - one.wall_us) < SOON_US for moment in self._hurt_workers.get(one.worker_pid, ())):
+        elif any(abs(moment - one.wall_us) < SOON_US for moment in self._lamed(one.worker_pid)):
             found.excused["processes whose worker was hurt as well"] += 1
         else:
             found.missed.append(f"process {pid} was killed while it ran a task, and its worker never told of it")
+
+    def _lamed(self, pid: int) -> Iterator[int]:
+        """When a worker was hurt, and when others declared it dead of it: one that stayed frozen was ended by them."""
+        yield from self._hurt_workers.get(pid, ())
+        for row in self._rows.get(pid, ()):
+            yield from self._declared.get(row.id, ())
 
     def workers(self) -> Noticed:
         """Workers that were killed, by the event that says so. Where every one was killed nobody was there, and the
@@ -158,7 +164,7 @@ def _cut_short(lines: Iterable[Line]) -> Mapping[int, list[tuple[int, int]]]:
     open_runs: dict[tuple[int, str, int], tuple[int, int]] = {}
     for line in lines:
         run = line.pid, line.task_id, line.fence
-        if line.word is Word.END:
+        if line.word in LAST:
             open_runs.pop(run, None)
         else:
             open_runs[run] = open_runs.get(run, (line.wall_us, 0))[0], line.wall_us

@@ -15,6 +15,11 @@ class Word(StrEnum):
     BEGIN = "begin"
     GOES_ON = "goes-on"
     END = "end"
+    RAISE = "raise"
+
+
+LAST = frozenset({Word.END, Word.RAISE})
+"""A run that said one of these was not cut short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +79,8 @@ class Reader:
 
     def _note(self, line: Line) -> None:
         self.lines.append(line)
-        if line.word is Word.END:
-            self._ends += 1
+        self._ends += line.word is Word.END
+        if line.word in LAST:
             self._open.pop((line.task_id, line.fence), None)
         else:
             self._open[line.task_id, line.fence] = line.pid

@@ -51,10 +51,14 @@ class Flaw(Exception):
 
 @contextmanager
 def recorded() -> Iterator[CurrentTask]:
-    """Begin and end of this run. No end if it raises."""
+    """Begin and end of this run."""
     run = current_task()
     _note(run, Word.BEGIN)
-    yield run
+    try:
+        yield run
+    except Flaw:
+        _note(run, Word.RAISE)
+        raise
     _note(run, Word.END)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from everbeat.drill.harm import Done, Harm, Noticed
-from everbeat.drill.ledger import Line, Word
+from everbeat.drill.ledger import LAST, Line, Word
 from everbeat.drill.plan import Deed, Kind, Sending
 from everbeat.model import event
 from everbeat.model.event import EventInfo
@@ -257,7 +257,7 @@ def _restarted(facts: Facts) -> Iterator[float | None]:
     """From a kill to the next run of each task that it cut short. None: there was none."""
     begun: dict[str, list[int]] = defaultdict(list)
     unended: dict[int, list[Line]] = defaultdict(list)
-    ended = {(line.task_id, line.fence) for line in facts.lines if line.word is Word.END}
+    ended = {(line.task_id, line.fence) for line in facts.lines if line.word in LAST}
     for line in facts.lines:
         if line.word is Word.BEGIN:
             begun[line.task_id].append(line.wall_us)

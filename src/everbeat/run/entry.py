@@ -47,7 +47,7 @@ class Entry:
     def begin_life(self, stack: ExitStack) -> tuple[Life, RecoveryReport | None] | None:
         """A life that is ready to work, with its report; None if we were told to stop meanwhile."""
         config = Profile(self.options, self.facts).config
-        site = site_of(config)
+        site, is_server = site_of(config), not isinstance(config.broker, SQLiteConfig)
         unblocker = Unblocker(site, config.recovery, self.around.clock, self.around.reporter)
         while not self.signals.take():
             with ExitStack() as attempt:
@@ -58,7 +58,7 @@ class Entry:
                 except StoreDamaged as error:
                     raise halted(site, error) from error
                 except StoreUnavailable as error:
-                    if not (unblocker.look() or self._waits_for(error)):
+                    if not (unblocker.look() or self._waits_for(error, is_server=is_server)):
                         raise
                     self.around.reporter.store_unavailable("start", error)
                 else:
@@ -67,8 +67,8 @@ class Entry:
             self.signals.are_silent_for(RETRY_SECONDS)
         return None
 
-    def _waits_for(self, error: StoreUnavailable) -> bool:
-        return not self.is_first or (error.may_pass and not self.options.burst)
+    def _waits_for(self, error: StoreUnavailable, *, is_server: bool) -> bool:
+        return not self.is_first or (error.may_pass and not (self.options.burst and is_server))
 
     def _try(self, stack: ExitStack) -> tuple[Life, RecoveryReport | None]:
         profile = Profile(self.options, self.facts)

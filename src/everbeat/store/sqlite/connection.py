@@ -147,7 +147,7 @@ class SQLiteDatabase:
             try:
                 self._is_writing = True
                 if not self.turnstile.insist(self.patience):
-                    raise StoreUnavailable(self._blocked())
+                    raise self._blocked()
                 writer.execute(f"PRAGMA busy_timeout={round(self.patience * 1000)}")
                 yield writer
             except sqlite3.Error as error:
@@ -257,7 +257,7 @@ class SQLiteDatabase:
                 if not _is_busy(error):
                     raise
                 if time.monotonic() >= give_up:
-                    raise StoreUnavailable(self._blocked()) from error
+                    raise self._blocked() from error
             else:
                 return
 
@@ -345,7 +345,7 @@ class SQLiteDatabase:
         if isinstance(error, DEFINITE):
             return error
         if _is_busy(error):
-            return StoreUnavailable(self._blocked())
+            return self._blocked()
         if self._is_damage(error):
             self.condemn()
             url = shlex.quote(f"sqlite:///{self.path}")
@@ -369,10 +369,11 @@ class SQLiteDatabase:
             return ", it is a directory"
         return "" if os.access(self.path, os.R_OK | os.W_OK) else ", this user may not read and write it"
 
-    def _blocked(self) -> str:
+    def _blocked(self) -> StoreUnavailable:
         blocker = find_blocker(self.path)
         who = f"store blocked by {blocker}" if blocker else "store blocked"
-        return f"{self.path}: {who}; could not write for {self.patience:.0f}s. Nothing was changed."
+        said = f"{self.path}: {who}; could not write for {self.patience:.0f}s. Nothing was changed."
+        return StoreUnavailable(said, may_pass=True)
 
 
 _OPEN: "weakref.WeakSet[SQLiteDatabase]" = weakref.WeakSet()
