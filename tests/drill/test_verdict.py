@@ -126,7 +126,7 @@ def test_a_run_of_which_the_store_has_no_trace_is_seen() -> None:
 
 FAILED = {"status": TaskStatus.FAILED, "error_code": "WORKER_CRASHED"}
 QUARANTINED = FAILED | {"quarantined": True}
-WORKERS = [a_worker_info("w1", pid=4711)]
+WORKERS = [replace(a_worker_info("w1", pid=4711), started_at=NOON - timedelta(seconds=60))]
 
 
 def killed(*pids: int) -> list[Done]:
@@ -220,12 +220,18 @@ def test_a_worker_that_ended_by_itself_breaks_a_promise() -> None:
 
 
 def test_times_run_from_the_kill_to_the_event_and_to_the_next_run() -> None:
-    killed = Done(deed=Deed.KILL_PROCESS, wall_us=NOON_US + 1_500_000, worker_pid=5, pids=frozenset({7}))
+    killed = Done(deed=Deed.KILL_PROCESS, wall_us=NOON_US + 1_500_000, worker_pid=4711, pids=frozenset({7}))
     known = EventInfo(id=1, at=NOON + timedelta(seconds=1.512), name="child.died", task_id=None, worker_id="w1",
                       facts={"pid": 7})  # fmt: skip
 
     verdict = judge(
-        facts(stored={"task-1": stored(3, attempts=(1,))}, lines=[RUN[0], *AGAIN], done=[killed], events=[known])
+        facts(
+            stored={"task-1": stored(3, attempts=(1,))},
+            lines=[RUN[0], *AGAIN],
+            done=[killed],
+            events=[known],
+            workers=WORKERS,
+        )
     )
 
     assert verdict.time_to_detect_process.p50 == timedelta(milliseconds=12)
@@ -246,7 +252,7 @@ def test_the_death_of_a_worker_is_known_by_its_event() -> None:
 
 
 def test_a_worker_that_was_killed_has_to_be_known_to_be_dead() -> None:
-    alive = [a_worker_info("w1", pid=4711, status=WorkerStatus.ALIVE)]
+    alive = [replace(WORKERS[0], status=WorkerStatus.ALIVE)]
     unknown = Done(deed=Deed.KILL_WORKER, wall_us=NOON_US, worker_pid=99)
 
     assert judge(facts(done=[hurt()], workers=alive)).broken == [
@@ -286,6 +292,29 @@ def test_a_worker_that_stayed_frozen_until_others_ended_it_told_of_nothing() -> 
     assert not judge(facts(**cut, done=[frozen, under_it])).ok
     verdict = judge(facts(**cut, done=[frozen, under_it], events=[ended]))
     assert (verdict.ok, verdict.not_timed["processes whose worker was hurt as well"]) == (True, 1)
+
+
+def test_a_worker_without_a_store_tells_nobody() -> None:
+    cut = {"stored": {"task-1": stored(3, attempts=(1,))}, "lines": [RUN[0], *AGAIN], "workers": WORKERS}
+    under_it = replace(killed(7)[0], wall_us=NOON_US + 1_500_000)
+    later = replace(hurt(), wall_us=NOON_US + 10_000_000)
+    away = Done(deed=Deed.KILL_DATABASE, wall_us=NOON_US + 1_000_000)
+
+    assert not judge(facts(**cut, done=[under_it, later])).ok
+    assert judge(facts(**cut, done=[away, under_it, later])).ok
+
+
+def test_a_process_with_the_number_of_a_dead_one_is_another() -> None:
+    """Numbers come round again within an hour."""
+    later = replace(a_worker_info("w2", pid=4711), started_at=NOON + timedelta(seconds=60))
+    died = EventInfo(id=1, at=NOON + timedelta(seconds=70), name="worker.dead", task_id=None, worker_id="w2", facts={})
+    done = [replace(hurt(), wall_us=NOON_US + 1_000_000), replace(hurt(), wall_us=NOON_US + 69_000_000)]
+
+    verdict = judge(facts(done=done, workers=[later], events=[died]))
+
+    assert verdict.not_timed == {"workers that had not registered yet": 1}
+    assert verdict.time_to_detect_worker.count == 1
+    assert verdict.time_to_detect_worker.p50 == timedelta(seconds=1)
 
 
 def test_a_worker_that_nobody_touched_may_not_be_declared_dead() -> None:

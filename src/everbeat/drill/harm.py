@@ -20,6 +20,8 @@ SLACK_US = 1_000_000
 """A deed is dated a moment before it is done, and a run says that it began a moment after it did."""
 SOON_US = 5_000_000
 """A worker that is hurt so soon after its process was killed may not have told of it."""
+AWAY_US = 30_000_000
+"""So long a database that was killed may be away, and its workers can tell of nothing."""
 KILLS_WORKERS = frozenset({Deed.KILL_WORKER, Deed.KILL_EVERY_WORKER})
 FREEZES_WORKERS = frozenset({Deed.FREEZE_WORKER, Deed.FREEZE_LONG})
 
@@ -64,11 +66,14 @@ class Harm:
         self._rows: Mapping[int, list[WorkerInfo]] = defaultdict(list)
         for worker in self._workers.values():
             self._rows[worker.host.pid].append(worker)
-        self._died = _moments((one.facts.get("pid"), one) for one in events if one.name == event.CHILD_DIED)
+        self._died = _moments(
+            ((self._pid_of(one.worker_id), one.facts.get("pid")), one) for one in events if one.name == event.CHILD_DIED
+        )
         self._declared = _moments((one.worker_id, one) for one in events if one.name == event.WORKER_DEAD)
         self._cut_short = _cut_short(lines)
         self._killed_processes: dict[int, list[int]] = defaultdict(list)
         self._hurt_workers: dict[int, list[int]] = defaultdict(list)
+        self._store_killed = [one.wall_us for one in done if one.deed is Deed.KILL_DATABASE]
         for one in done:
             if one.deed is Deed.KILL_PROCESS:
                 for pid in one.pids:
@@ -98,6 +103,14 @@ class Harm:
             if not any(moment <= max(moments) + SLACK_US for moment in hurt):
                 yield f"worker {worker.name} was declared dead, and nothing had been done to it: {worker.end_reason}"
 
+    def _pid_of(self, worker_id: str | None) -> int:
+        worker = self._workers.get(worker_id or "")
+        return 0 if worker is None else worker.host.pid
+
+    def _lives(self, pid: int, moment: int) -> list[WorkerInfo]:
+        """The lives that a process had begun by then. Its number may be that of another one later."""
+        return [row for row in self._rows.get(pid, ()) if _us(row.started_at) <= moment]
+
     # -- who noticed --------------------------------------------------------------------------------------------------
 
     def processes(self) -> Noticed:
@@ -110,21 +123,25 @@ class Harm:
         return found
 
     def _notice_process(self, one: Done, pid: int, found: Noticed) -> None:
-        known = [moment for moment in self._died.get(pid, ()) if moment >= one.wall_us]
+        known = [moment for moment in self._died.get((one.worker_pid, pid), ()) if moment >= one.wall_us]
         if known:
             found.after.append((min(known) - one.wall_us) / 1e6)
         elif not any(_is_around(one.wall_us, *run) for run in self._cut_short.get(pid, ())):
             found.excused["processes that ran nothing"] += 1
-        elif any(abs(moment - one.wall_us) < SOON_US for moment in self._lamed(one.worker_pid)):
+        elif any(abs(moment - one.wall_us) < self._patience_us(one) for moment in self._lamed(one)):
             found.excused["processes whose worker was hurt as well"] += 1
         else:
             found.missed.append(f"process {pid} was killed while it ran a task, and its worker never told of it")
 
-    def _lamed(self, pid: int) -> Iterator[int]:
+    def _lamed(self, one: Done) -> Iterator[int]:
         """When a worker was hurt, and when others declared it dead of it: one that stayed frozen was ended by them."""
-        yield from self._hurt_workers.get(pid, ())
-        for row in self._rows.get(pid, ()):
+        yield from self._hurt_workers.get(one.worker_pid, ())
+        for row in self._lives(one.worker_pid, one.wall_us):
             yield from self._declared.get(row.id, ())
+
+    def _patience_us(self, one: Done) -> int:
+        """Who has no store can tell nobody."""
+        return AWAY_US if any(abs(moment - one.wall_us) < AWAY_US for moment in self._store_killed) else SOON_US
 
     def workers(self) -> Noticed:
         """Workers that were killed, by the event that says so. Where every one was killed nobody was there, and the
@@ -136,7 +153,7 @@ class Harm:
         return found
 
     def _notice_worker(self, one: Done, pid: int, found: Noticed) -> None:
-        rows = self._rows.get(pid, [])
+        rows = self._lives(pid, one.wall_us)
         if not rows:
             found.excused["workers that had not registered yet"] += 1
             return
