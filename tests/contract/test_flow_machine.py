@@ -260,7 +260,7 @@ class Flows(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_torn(self) -> None:
-        assert self.store.mend_workflows(all_of_them=True)[:2] == ([], [])
+        assert self.store.mend_workflows(all_of_them=True)[:2] == ({}, {})
 
     @invariant()
     def what_may_start_has_its_inputs(self) -> None:

@@ -476,7 +476,7 @@ def test_what_failed_in_a_nested_workflow_that_completed_all_the_same_is_not_run
 
     assert play(store) == ["d"]
     assert (state(store), state(store, "inner"), states(store, "inner")["b"]) == (W.COMPLETED, W.COMPLETED, N.FAILED)
-    assert store.mend_workflows(all_of_them=True)[:2] == ([], [])
+    assert store.mend_workflows(all_of_them=True)[:2] == ({}, {})
 
 
 def without_output(**d: object) -> list[NewWorkflow]:
@@ -500,7 +500,7 @@ def test_what_takes_the_result_of_a_nested_workflow_that_has_none_fails_and_says
     )  # fmt: skip
     inner = store.workflow_nodes("flow")[0]
     assert (inner.error_code, inner.error_message) == ("RESULT_NOT_AVAILABLE", "b: it broke")
-    assert store.mend_workflows(all_of_them=True)[:2] == ([], [])
+    assert store.mend_workflows(all_of_them=True)[:2] == ({}, {})
 
 
 def test_what_allows_failures_receives_that_of_a_nested_workflow_that_has_no_result(store: Store) -> None:
@@ -566,7 +566,7 @@ def assert_none_lives_again(store: Store, task_id: str, *flows: str) -> None:
     assert not any(change(store, WorkflowChange.RETRY, flow) for flow in flows)
     assert [(state(store, flow), states(store, flow)) for flow in ("flow", *flows)] == before
     assert take(store) == {}
-    assert store.mend_workflows(all_of_them=True)[:2] == ([], [])
+    assert store.mend_workflows(all_of_them=True)[:2] == ({}, {})
 
 
 def test_a_task_of_a_nested_workflow_that_completed_all_the_same_is_not_run_again(store: Store) -> None:
@@ -899,4 +899,4 @@ def test_two_workers_that_finish_the_last_two_inputs_at_the_same_moment_make_one
 
     assert len(stores["w1"].tasks(TaskFilter(limit=10_000))) == 3 * rounds
     assert set(take(stores["w1"], places=rounds + 1)) == set(joins)
-    assert stores["w1"].mend_workflows(all_of_them=True)[:2] == ([], [])
+    assert stores["w1"].mend_workflows(all_of_them=True)[:2] == ({}, {})
