@@ -92,9 +92,7 @@ def worker(store: Store) -> str:
     return register(store, "w1")
 
 
-def test_the_view_follows_a_workflow_and_ends_with_it(
-    on_screen: Callable[..., Screen], store: Store, url: str
-) -> None:
+def test_the_view_follows_a_workflow_and_ends_with_it(on_screen: Callable[..., Screen], store: Store, url: str) -> None:
     begin(store, graph(a="", b="a"))
     screen = on_screen("workflow", "show", "flow", "--watch", "--db", url)
     first = screen.wait_for(r"b +PENDING .*after a")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -502,6 +503,35 @@ def test_a_condition_on_a_number_that_json_does_not_have_is_refused(app: Everbea
 
     (problem,) = flow.problems(app)
     assert "its condition has a value that is not JSON" in problem
+
+
+def test_nodes_say_how_often_they_were_tried_and_how_long_they_took(app: Everbeat, t: Testing) -> None:
+    tries: list[int] = []
+
+    @app.task(name="shop.flaky", retry=RetryPolicy(max_attempts=2, base_seconds=0))
+    def flaky() -> int:
+        tries.append(1)
+        if len(tries) == 1:
+            raise TimeoutError("too slow")
+        return 1
+
+    flow = Workflow("timed")
+    first = flow.add(flaky)
+    flow.add(task(app, "number"), first)
+    flow.add(task(app, "number"), 1, when=first.result_is(2)).named("unwanted")
+    run = flow.start(app)
+    t.run_pending()
+
+    nodes = {node.name: node for node in run.nodes()}
+    assert [(node.attempt, node.status) for node in nodes.values()] == [
+        (2, NodeStatus.COMPLETED), (1, NodeStatus.COMPLETED), (0, NodeStatus.SKIPPED),
+    ]  # fmt: skip
+    for name in ("flaky", "number"):
+        node = nodes[name]
+        assert node.started_at is not None
+        assert node.finished_at is not None
+        assert node.duration == node.finished_at - node.started_at >= timedelta(0)
+    assert (nodes["unwanted"].started_at, nodes["unwanted"].duration) == (None, None)
 
 
 def test_every_cycle_is_named_by_its_path(app: Everbeat) -> None:
