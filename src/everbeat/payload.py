@@ -129,25 +129,48 @@ class Payload:
         return bytes(raw), places
 
     def faults(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], hole: type[H]) -> list[str]:
-        """What is wrong with each argument of a call that was refused, as far as it is the fault of single ones."""
-        call = self._bind(args, kwargs)
+        """What is wrong with a call that was refused: with its form, and with each value in it."""
         found: list[str] = []
-        for name in call.__struct_fields__:
-            value = getattr(call, name)
+        try:
+            self._bind(args, kwargs)
+        except PayloadError as error:  # it is the fault of the function
+            return [str(error)]
+        except TypeError as error:
+            found.append(str(error))
+        for name, value in self.fitted(args, kwargs):
             try:
                 if _has_hole(value, hole):
                     deque(_with_holes(value, hole, name), maxlen=0)
-                elif value is not UNSET:
+                else:
                     self._member(name, value)
             except PayloadError as error:
                 found.append(str(error))
         return found
 
+    def fitted(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        """The values of a call, each with the name of its argument; also of one that the function would not take, in
+        which two may have one name. Values by position that are too many are left out."""
+        found: list[tuple[str, Any]] = []
+        named = dict(kwargs)
+        places = list(args)
+        for parameter in self._parameters:
+            if parameter.kind is Parameter.VAR_POSITIONAL:
+                found += [(parameter.name, places)] if places else []
+                places = []
+            elif parameter.kind is Parameter.VAR_KEYWORD:
+                found += [(parameter.name, named)] if named else []
+                named = {}
+            else:
+                by_place = parameter.kind is not Parameter.KEYWORD_ONLY and places
+                found += [(parameter.name, places.pop(0))] if by_place else []
+                found += [(parameter.name, named.pop(parameter.name))] if parameter.name in named else []
+        return [*found, *named.items()]
+
     def _member(self, name: str, value: Any) -> bytes:
         """One argument of a call whose others are not all known."""
         try:
             raw = ENCODER.encode(with_ordered_sets(value) if name in self._with_sets else value)
-            arrives = msgspec.json.Decoder(self._readable_hints[name], dec_hook=decode_custom).decode(raw)
+            arrives = msgspec.json.Decoder(self._readable_hints.get(name, Any), dec_hook=decode_custom).decode(raw)
         except msgspec.DecodeError as error:
             raise PayloadError(f"{self._name}(): argument {name!r}: {error}. Nothing was sent.") from error
         except UNENCODABLE as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from everbeat.changes import first_not_finite
-from everbeat.errors import PayloadError, WorkflowInvalid
+from everbeat.errors import WorkflowInvalid
 from everbeat.ids import name_problem
 from everbeat.model.flow import ITEM, Named, NewNode, NewWorkflow, NodeKind, Reference
 from everbeat.options import PLAIN, SendOptions
@@ -73,9 +73,7 @@ class _Planner:
         found = list(_of_the_whole(flow))
         for node in flow.nodes:
             found += [f"node {node.name}: {said}" for said in self._of_node(flow, node, (*around, flow))]
-        cycle = cycle_in(flow)
-        if cycle:
-            found.append(f"it waits for itself: {' -> '.join(node.name for node in cycle)}")
+        found += [f"it waits for itself: {' -> '.join(node.name for node in cycle)}" for cycle in cycles_in(flow)]
         return found if not around else [f"in {path}: {said}" if not said.startswith("in ") else said for said in found]
 
     def _of_node(self, flow: Workflow, node: Node, around: Sequence[Workflow]) -> Iterator[str]:
@@ -114,14 +112,14 @@ class _Planner:
         args = node.args if node.over is None else (ELEMENT, *node.args)
         try:
             raw, holes = task.payload.encode_with_holes(args, node.kwargs, Node)
-        except PayloadError as error:
+        except TypeError as error:  # PayloadError is one
             for fault in task.payload.faults(args, node.kwargs, Node) or [str(error)]:
                 yield fault.replace(" Nothing was sent.", "")
-        except TypeError as error:
-            yield str(error)
         else:
             self._calls[node] = raw, tuple(holes)
-            yield from _of_what_may_be_missing(node, [one for at, one in holes if raw[at - 1 : at] == b":"])
+        if _is_partial(node):
+            fitted = task.payload.fitted(args, node.kwargs)
+            yield from _of_what_may_be_missing(node, [one for _, value in fitted for one in _alone_in(value)])
 
     # -- what is stored -----------------------------------------------------------------------------------------------
 
@@ -185,8 +183,8 @@ def sent(node: Node) -> tuple[Any, SendOptions]:
     return (node.what.task, node.what.sent_with) if isinstance(node.what, Sender) else (node.what, PLAIN)
 
 
-def cycle_in(flow: Workflow) -> list[Node] | None:
-    """A way from a node back to it, if there is one."""
+def cycles_in(flow: Workflow) -> Iterator[list[Node]]:
+    """Ways from a node back to it: one for each input that closes one. Without those inputs there is no way back."""
     done: set[Node] = set()
     for first in flow.nodes:
         path: dict[Node, Iterator[Node]] = {} if first in done else {first: iter(own_inputs(first))}
@@ -198,10 +196,9 @@ def cycle_in(flow: Workflow) -> list[Node] | None:
                 del path[node]
             elif before in path:
                 way = list(path)
-                return [before, *reversed(way[way.index(before) :])]
+                yield [before, *reversed(way[way.index(before) :])]
             elif before not in done and before.flow is flow:
                 path[before] = iter(own_inputs(before))
-    return None
 
 
 def shape_of(node: Node) -> dict[str, Any]:
@@ -272,6 +269,17 @@ def _of_what_may_be_missing(node: Node, taken: Sequence[Node]) -> Iterator[str]:
             f"with join={node.join!r} it may start without the result of {names}: take it in a list, which holds the "
             f"results that are there, or as a NodeFailure, with allow_failed=True"
         )
+
+
+def _alone_in(value: Any) -> list[Node]:
+    """The nodes in an argument that are no elements of a list."""
+    if isinstance(value, Node):
+        return [value]
+    if isinstance(value, dict):
+        return [node for part in value.values() for node in _alone_in(part)]
+    if isinstance(value, list | tuple):
+        return [node for part in value if not isinstance(part, Node) for node in _alone_in(part)]
+    return []
 
 
 def _of_conditions(node: Node) -> Iterator[str]:

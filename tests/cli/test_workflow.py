@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from tests.cli.by_hand import Command
+from tests.contract.test_flow_mending import by_hand
 from tests.contract.test_flows import nested
 from tests.flow_words import FAIL, begin, end, graph, play, take
-from tests.words import completed, register, settle, succeeded
+from tests.words import completed, register, requeue, settle, start, succeeded
 
 from everbeat.model.flow import OnError
 from everbeat.store.interface import Store
@@ -50,6 +51,27 @@ def test_a_workflow_is_shown_with_its_nodes(everbeat: Command, store: Store, url
         ("a", "COMPLETED", []), ("b", "FAILED", ["a"]), ("c", "SKIPPED", ["b"]),
     ]  # fmt: skip
     assert "1 COMPLETED, 1 FAILED, 1 SKIPPED" in text
+
+
+def test_nodes_are_shown_with_their_attempts_and_how_long_they_took(everbeat: Command, store: Store, url: str) -> None:
+    begin(store, graph(a="", b="a", nodes={"a": {"max_attempts": 2}}))
+    requeue(store, take(store)["a"])
+    again = take(store)["a"]
+    start(store, again)
+    end(store, again)
+    by_hand(store, "UPDATE everbeat_tasks SET started_at = 1000000 WHERE id = 'flow:a'")
+    by_hand(store, "UPDATE everbeat_workflow_tasks SET finished_at = 3500000 WHERE name = 'a'")
+
+    text = everbeat("workflow", "show", "flow", "--db", url).out
+    first, second = everbeat("workflow", "show", "flow", "--json", "--db", url).json["nodes"]
+
+    assert [line.split() for line in text.splitlines()[-3:]] == [
+        ["NODE", "STATUS", "TASK", "ATTEMPT", "TOOK", "WHY"],
+        ["a", "COMPLETED", "add", "2", "2.5s", "-"],
+        ["b", "ENQUEUED", "add", "-", "-", "-"],
+    ]  # fmt: skip
+    assert (first["attempt"], first["duration"]) == (2, 2.5)
+    assert (second["attempt"], second["duration"]) == (0, None)
 
 
 def test_nodes_of_nested_workflows_are_shown_under_the_names_of_theirs(

@@ -79,4 +79,4 @@ def test_a_workflow_that_has_ended_over_nodes_that_have_not_is_named(store: Stor
         "not look at it before its nodes_left says so"
     ]
     write(store, "UPDATE everbeat_workflows SET nodes_left = 2 WHERE id = 'odd'")
-    assert store.mend_workflows()[0] == ["odd"]
+    assert list(store.mend_workflows().mended) == ["odd"]

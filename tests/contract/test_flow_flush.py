@@ -59,5 +59,5 @@ def test_a_task_that_somebody_wrote_into_a_workflow_without_a_node_keeps_no_othe
 
     assert [status_of(store, f"flow:{name}") for name in "ab"] == ["FAILED", "FAILED"]
     assert states(store) == {"a": "ENQUEUED", "b": "FAILED"}
-    assert store.mend_workflows()[0] == ["flow"]
+    assert list(store.mend_workflows().mended) == ["flow"]
     assert states(store) == {"a": "FAILED", "b": "FAILED"}

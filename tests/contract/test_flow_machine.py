@@ -1,6 +1,6 @@
-"""Random workflows under random outcomes, orders, pauses, cancels, retries and losses: they end as a simple reading of
-their graph says, each node that has to runs once, and recovery never finds anything to mend. A task is claimed only
-when its node may start, and nothing is that is inside of a paused workflow.
+"""Random workflows under random outcomes, orders, pauses, cancels, retries and losses: they end as another reading of
+their graph says (tests/flow_model.py), each node that has to runs once, and recovery never finds anything to mend. A
+task is claimed only when its node may start, and nothing is that is inside of a paused workflow.
 
 A node is a task, a map over what another results in, or a workflow of its own. A task is told when it is drawn how each
 of its runs ends: after a retry of what failed, the next one.
@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.conftest import PLACE
+from tests.flow_model import Whole
 from tests.flow_words import CANCEL, FAIL, begin, end, graph, state, states, take
 from tests.postgres import EmptyDatabase, servers_url
 from tests.words import VirtualClock, carry_out, register, requeue
 
-from everbeat.decide.flow import Flow, Waiting, counts_as_failed, state_of, turn_of
 from everbeat.model.flow import NewNode, NewWorkflow, NodeKind, NodeStatus, OnError, WorkflowChange, WorkflowStatus
 from everbeat.model.order import Order
 from everbeat.model.task import Claim
@@ -36,68 +36,11 @@ LARGEST = 6
 ELEMENTS = 2
 RESULT = b"[1,2]"
 """Of every task: a map over it has two elements."""
-RAN = {RESULT: N.COMPLETED, FAIL: N.FAILED, CANCEL: N.CANCELLED}
+RAN = {RESULT: (N.COMPLETED, RESULT), FAIL: (N.FAILED, None), CANCEL: (N.CANCELLED, None)}
 Outcomes = dict[str, list[bytes | str]]
 """How the runs of a task end, one after the other; the last of them always does."""
 ON_RESULT = '{"when":[{"node":%d,"in":[[1,2]]}]}'
 ON_OTHER = '{"%s":[{"node":%d,"in":[7]}]}'
-
-
-# -- the model --------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Model:
-    """What must become of a workflow and of all that is nested in it, once everything has ended."""
-
-    flows: Mapping[str, NewWorkflow]
-    outcomes: Mapping[str, bytes | str]
-    """Of the last run of each task."""
-    nodes: dict[str, NodeStatus] = field(default_factory=dict)
-    """By the names of the nodes, elements of maps among them."""
-
-    def status_of(self, id: str) -> WorkflowStatus:
-        flow = self.flows[id]
-        ended: list[tuple[NodeStatus, str | None]] = []
-        for node in flow.nodes:
-            ended.append(self._end_of(node, ended))
-            self.nodes[node.name] = ended[-1][0]
-        has_error = any(
-            status in (N.FAILED, N.CANCELLED) and not node.is_tolerated
-            for node, (status, _) in zip(flow.nodes, ended, strict=True)
-        )
-        return state_of(Flow(status=W.RUNNING, on_error=flow.on_error, nodes_left=0, has_error=has_error))
-
-    def _end_of(self, node: NewNode, ended: list[tuple[NodeStatus, str | None]]) -> tuple[NodeStatus, str | None]:
-        inputs = [ended[number] for number in node.inputs]
-        known = Waiting(
-            deps=len(inputs), needed=node.needed, left=0, ok=sum(status is N.COMPLETED for status, _ in inputs),
-            failed=sum(counts_as_failed(*one) for one in inputs), allow_failed=node.allow_failed,
-            is_partial=node.is_partial,
-        )  # fmt: skip
-        results = {number: RESULT if ended[number][0] is N.COMPLETED else None for number in node.inputs}
-        turn = turn_of(known, node.condition, results)
-        if turn.status is not N.READY:
-            if node.kind is NodeKind.WORKFLOW:
-                self._skip(self.flows[node.child_id or ""])
-            return turn.status, turn.code
-        if node.kind is NodeKind.TASK:
-            return RAN[self.outcomes[node.name]], None
-        if node.kind is NodeKind.MAP:
-            return self._map(node), None
-        return (N.COMPLETED if self.status_of(node.child_id or "") is W.COMPLETED else N.FAILED), None
-
-    def _map(self, node: NewNode) -> NodeStatus:
-        for name in elements(node):
-            self.nodes[name] = RAN[self.outcomes[name]]
-        return N.COMPLETED if all(self.nodes[name] is N.COMPLETED for name in elements(node)) else N.FAILED
-
-    def _skip(self, flow: NewWorkflow) -> None:
-        self.nodes |= {node.name: N.SKIPPED for node in flow.nodes}
-
-
-def elements(node: NewNode) -> list[str]:
-    return [f"{node.name}.{number}" for number in range(ELEMENTS)]
 
 
 # -- what is drawn ----------------------------------------------------------------------------------------------------
@@ -130,7 +73,8 @@ def graphs(draw: st.DrawFn, id: str, letter: str, *, is_inner: bool) -> NewWorkf
             words = [ON_RESULT % asked[0], ON_OTHER % ("when", asked[0]), ON_OTHER % ("unless", asked[0])]
             mine["condition"] = draw(st.sampled_from(words))
         after[name], facts[name] = " ".join(f"{letter}{one}" for one in inputs), mine
-    return graph(id, on_error=draw(st.sampled_from(list(OnError))), nodes=facts, **after)
+    success = tuple(sorted(draw(st.sets(st.integers(0, len(after) - 1), max_size=2)))) or None
+    return graph(id, on_error=draw(st.sampled_from(list(OnError))), success=success, nodes=facts, **after)
 
 
 @st.composite
@@ -149,9 +93,13 @@ def trees(draw: st.DrawFn) -> tuple[list[NewWorkflow], Outcomes]:
 def _tasks(flow: NewWorkflow) -> Iterator[str]:
     for node in flow.nodes:
         if node.kind is NodeKind.MAP:
-            yield from elements(node)
+            yield from element_names(node)
         elif node.kind is NodeKind.TASK:
             yield node.name
+
+
+def element_names(node: NewNode) -> list[str]:
+    return [f"{node.name}.{number}" for number in range(ELEMENTS)]
 
 
 # -- the machine ------------------------------------------------------------------------------------------------------
@@ -260,7 +208,7 @@ class Flows(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_torn(self) -> None:
-        assert self.store.mend_workflows(all_of_them=True)[:2] == ([], [])
+        assert self.store.mend_workflows(all_of_them=True)[:2] == ({}, {})
 
     @invariant()
     def what_may_start_has_its_inputs(self) -> None:
@@ -271,7 +219,7 @@ class Flows(RuleBasedStateMachine):
             for node in flow.nodes:
                 if node.kind is NodeKind.MAP and self.store.workflow(node.child_id or "") is not None:
                     elements_now = list(states(self.store, node.child_id or "").values())
-                    mine = zip(elements(node), elements_now, strict=True)
+                    mine = zip(element_names(node), elements_now, strict=True)
                     self.enqueued.update(name for name, status in mine if status in (N.ENQUEUED, N.RUNNING))
                 elif node.kind is NodeKind.TASK and found[node.name] in (N.ENQUEUED, N.RUNNING):
                     self.enqueued.add(node.name)
@@ -313,12 +261,10 @@ class Flows(RuleBasedStateMachine):
             assert take(self.store) == {}
             return
         last = {name: self.outcome_of(name, max(0, self.ended[name] - 1)) for name in self.runs}
-        model = Model(self.flows, last)
-        expected = model.status_of("flow")
-        wanted = {_name_in_store(name): status for name, status in model.nodes.items()}
-        assert found == wanted
-        assert state(self.store) is expected
-        ran = {name for name, status in model.nodes.items() if status is N.COMPLETED and name in self.runs}
+        model = Whole(self.flows, "flow", {name: RAN[outcome] for name, outcome in last.items()})
+        assert found == {_name_in_store(name): status for name, status in model.states.items()}
+        assert state(self.store) is model.status
+        ran = {name for name, status in model.states.items() if status is N.COMPLETED and name in self.runs}
         assert all(self.ended[name] >= 1 for name in ran)
         assert all(self._completed(name) <= 1 for name in self.runs)
 
@@ -356,6 +302,6 @@ class FlowsOnPostgreSQL(Flows):
 
 SHARED = settings(stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck))
 Flows.TestCase.settings = settings(SHARED, max_examples=200)
-FlowsOnPostgreSQL.TestCase.settings = settings(SHARED, max_examples=6, stateful_step_count=8)
+FlowsOnPostgreSQL.TestCase.settings = settings(SHARED, max_examples=25, stateful_step_count=8)
 TestFlows = Flows.TestCase
 TestFlowsOnPostgreSQL = FlowsOnPostgreSQL.TestCase

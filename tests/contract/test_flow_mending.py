@@ -12,6 +12,7 @@ from everbeat.config import RecoveryConfig
 from everbeat.model import event
 from everbeat.model.flow import NodeStatus, OnError, WorkflowChange, WorkflowStatus
 from everbeat.run import manual
+from everbeat.run.mending import torn_workflows
 from everbeat.store.interface import Store
 from everbeat.store.messages import Ending, Flush
 from everbeat.store.transaction import RowRefused
@@ -277,11 +278,12 @@ def test_a_mended_workflow_says_what_was_wrong(store: Store) -> None:
     )  # fmt: skip
 
 
-def test_more_workflows_than_are_looked_at_in_one_go_are_all_mended(store: Store) -> None:
+def test_more_workflows_than_are_looked_at_in_one_go_are_all_found_and_mended(store: Store) -> None:
     for number in range(120):
         begin(store, graph(f"flow-{number:03}", a=""))
     by_hand(store, "UPDATE everbeat_tasks SET status = 'COMPLETED', result = ?, finished_at = 1", b"1")
 
+    assert len(torn_workflows(store).mended) == 120
     assert recovered(store) == 120
     assert recovered(store) == 0
 

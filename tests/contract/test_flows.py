@@ -5,11 +5,14 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from tests.conftest import OpenStore
 from tests.flow_words import CANCEL, FAIL, begin, diamond, end, graph, mapped, play, state, states, take
 from tests.words import (
+    NOON,
+    VirtualClock,
     a_policy,
     a_room,
     a_task,
@@ -32,6 +35,7 @@ from everbeat.model.recovery import Verdict
 from everbeat.model.state import Change
 from everbeat.store.interface import Store
 from everbeat.store.messages import Ending, Flush, TaskFilter
+from everbeat.store.moments import moment
 
 N, W = NodeStatus, WorkflowStatus
 
@@ -442,6 +446,49 @@ def nested(**facts: object) -> list[NewWorkflow]:
     return [outer, replace(inner, parent_id="flow", parent_node=1)]
 
 
+def test_nodes_say_which_attempt_they_are_and_how_long_the_last_one_took(store: Store, clock: VirtualClock) -> None:
+    begin(store, graph(a="", b="a", c="b", nodes={"a": {"max_attempts": 2}}))
+    lost = take(store)["a"]
+    start(store, lost)
+    clock.advance(7)
+    requeue(store, lost)
+    clock.advance(1)
+    again = take(store)["a"]
+    start(store, again)
+    clock.advance(2.5)
+
+    def told() -> list[tuple[str, int, timedelta | None]]:
+        return [(node.status, node.attempt, node.duration) for node in store.workflow_nodes("flow")]
+
+    assert told() == [("RUNNING", 2, None), ("PENDING", 0, None), ("PENDING", 0, None)]
+    end(store, again)
+    second = take(store)["b"]
+    start(store, second)
+    clock.advance(0.25)
+    end(store, second, outcome=FAIL)
+
+    assert told() == [
+        ("COMPLETED", 2, timedelta(seconds=2.5)), ("FAILED", 1, timedelta(seconds=0.25)), ("SKIPPED", 0, None),
+    ]  # fmt: skip
+    first = store.workflow_nodes("flow")[0]
+    assert (first.started_at, first.finished_at) == (moment(NOON + 8_000_000), moment(NOON + 10_500_000))
+
+
+def test_a_nested_workflow_and_a_map_take_as_long_as_what_is_inside(store: Store, clock: VirtualClock) -> None:
+    took: dict[str, tuple[int, timedelta | None]] = {}
+    for flows in (nested(), [mapped(id="maps")]):
+        flow = begin(store, *flows)
+        while taken := take(store):
+            start(store, *taken.values())
+            clock.advance(2)
+            end(store, *taken.values(), outcome=b"[1,2]")
+        took |= {node.name: (node.attempt, node.duration) for node in store.workflow_nodes(flow)}
+
+    two = timedelta(seconds=2)
+    assert (took["inner"], took["d"]) == ((0, 2 * two), (1, two))
+    assert (took["m"], took["z"]) == ((0, two), (1, two))
+
+
 def inside(id: str) -> dict[str, object]:
     """The facts of a node that is this workflow."""
     return {"kind": NodeKind.WORKFLOW, "task_id": None, "child_id": id}
@@ -476,7 +523,7 @@ def test_what_failed_in_a_nested_workflow_that_completed_all_the_same_is_not_run
 
     assert play(store) == ["d"]
     assert (state(store), state(store, "inner"), states(store, "inner")["b"]) == (W.COMPLETED, W.COMPLETED, N.FAILED)
-    assert store.mend_workflows(all_of_them=True)[:2] == ([], [])
+    assert store.mend_workflows(all_of_them=True)[:2] == ({}, {})
 
 
 def without_output(**d: object) -> list[NewWorkflow]:
@@ -500,7 +547,7 @@ def test_what_takes_the_result_of_a_nested_workflow_that_has_none_fails_and_says
     )  # fmt: skip
     inner = store.workflow_nodes("flow")[0]
     assert (inner.error_code, inner.error_message) == ("RESULT_NOT_AVAILABLE", "b: it broke")
-    assert store.mend_workflows(all_of_them=True)[:2] == ([], [])
+    assert store.mend_workflows(all_of_them=True)[:2] == ({}, {})
 
 
 def test_what_allows_failures_receives_that_of_a_nested_workflow_that_has_no_result(store: Store) -> None:
@@ -566,7 +613,7 @@ def assert_none_lives_again(store: Store, task_id: str, *flows: str) -> None:
     assert not any(change(store, WorkflowChange.RETRY, flow) for flow in flows)
     assert [(state(store, flow), states(store, flow)) for flow in ("flow", *flows)] == before
     assert take(store) == {}
-    assert store.mend_workflows(all_of_them=True)[:2] == ([], [])
+    assert store.mend_workflows(all_of_them=True)[:2] == ({}, {})
 
 
 def test_a_task_of_a_nested_workflow_that_completed_all_the_same_is_not_run_again(store: Store) -> None:
@@ -899,4 +946,4 @@ def test_two_workers_that_finish_the_last_two_inputs_at_the_same_moment_make_one
 
     assert len(stores["w1"].tasks(TaskFilter(limit=10_000))) == 3 * rounds
     assert set(take(stores["w1"], places=rounds + 1)) == set(joins)
-    assert stores["w1"].mend_workflows(all_of_them=True)[:2] == ([], [])
+    assert stores["w1"].mend_workflows(all_of_them=True)[:2] == ({}, {})

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -502,3 +503,97 @@ def test_a_condition_on_a_number_that_json_does_not_have_is_refused(app: Everbea
 
     (problem,) = flow.problems(app)
     assert "its condition has a value that is not JSON" in problem
+
+
+def test_nodes_say_how_often_they_were_tried_and_how_long_they_took(app: Everbeat, t: Testing) -> None:
+    tries: list[int] = []
+
+    @app.task(name="shop.flaky", retry=RetryPolicy(max_attempts=2, base_seconds=0))
+    def flaky() -> int:
+        tries.append(1)
+        if len(tries) == 1:
+            raise TimeoutError("too slow")
+        return 1
+
+    flow = Workflow("timed")
+    first = flow.add(flaky)
+    flow.add(task(app, "number"), first)
+    flow.add(task(app, "number"), 1, when=first.result_is(2)).named("unwanted")
+    run = flow.start(app)
+    t.run_pending()
+
+    nodes = {node.name: node for node in run.nodes()}
+    assert [(node.attempt, node.status) for node in nodes.values()] == [
+        (2, NodeStatus.COMPLETED), (1, NodeStatus.COMPLETED), (0, NodeStatus.SKIPPED),
+    ]  # fmt: skip
+    for name in ("flaky", "number"):
+        node = nodes[name]
+        assert node.started_at is not None
+        assert node.finished_at is not None
+        assert node.duration == node.finished_at - node.started_at >= timedelta(0)
+    assert (nodes["unwanted"].started_at, nodes["unwanted"].duration) == (None, None)
+
+
+def test_every_cycle_is_named_by_its_path(app: Everbeat) -> None:
+    flow = Workflow("wrong")
+    a, b, c, d, e, f, alone = (flow.add(task(app, "number"), 1).named(name) for name in (*"abcdef", "alone"))
+    b.after(a)
+    a.after(b)
+    c.after(alone, e)
+    d.after(c)
+    e.after(d)
+    f.after(f, e)
+
+    assert flow.problems(app) == [
+        "it waits for itself: a -> b -> a", "it waits for itself: c -> d -> e -> c", "it waits for itself: f -> f",
+    ]  # fmt: skip
+
+
+def test_two_cycles_through_one_node_are_both_named(app: Everbeat) -> None:
+    flow = Workflow("eight")
+    left, middle, right = (flow.add(task(app, "number"), 1).named(name) for name in ("left", "middle", "right"))
+    middle.after(left, right)
+    left.after(middle)
+    right.after(middle)
+
+    assert flow.problems(app) == [
+        "it waits for itself: left -> middle -> left", "it waits for itself: middle -> right -> middle",
+    ]  # fmt: skip
+
+
+def test_a_call_of_the_wrong_form_is_told_with_what_is_wrong_with_its_values(app: Everbeat) -> None:
+    flow = Workflow("wrong")
+    first = flow.add(task(app, "number"), 1)
+    flow.add(task(app, "total"), ["text"], extras=object()).named("names")
+    flow.add(task(app, "total"), [first, object()], {}, 7).named("many")
+    flow.add(task(app, "number"), object(), value="text").named("twice")
+    flow.add(task(app, "total"), first, after=[first], join="any", more=1).named("alone")
+
+    told = [problem for problem in flow.problems(app) if not problem.startswith("node number: ")]
+    expected = [
+        "node names: total() got an unexpected keyword argument 'extras'",
+        "node names: total(): argument 'rows': Expected `int | object`, got `str`",
+        "node names: total(): argument 'extras' of type object can not be encoded",
+        "node many: total() too many positional arguments",
+        "node many: argument 'rows[1]' of type object can not be encoded",
+        "node twice: number() multiple values for argument 'value'",
+        "node twice: number(): argument 'value' of type object can not be encoded",
+        "node twice: number(): argument 'value': Expected `int`, got `str`",
+        "node alone: total() got an unexpected keyword argument 'more'",
+        "node alone: with join='any' it may start without the result of number",
+    ]
+    assert [said[: len(wanted)] for said, wanted in zip(told, expected, strict=True)] == expected
+
+
+def test_a_task_whose_annotations_mean_nothing_is_one_of_the_problems(app: Everbeat) -> None:
+    @app.task
+    def odd(a: "Nowhere", b: int) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    flow = Workflow("wrong")
+    flow.add(odd, 1, 2)
+    flow.add(task(app, "number"), "text")
+
+    assert [problem.partition(" can not be resolved")[0] for problem in flow.problems(app)] == [
+        "node odd: the annotations of odd()",
+        "node number: number(): argument 'value': Expected `int`, got `str`.",
+    ]

@@ -30,10 +30,8 @@ def test_a_start_mends_what_is_torn_and_reports_what_it_could_not_mend(stage: St
     report = a_startup(stage, starter).run()
 
     assert state(torn, "good") is WorkflowStatus.FAILED
-    assert report.warnings == [
-        "workflows that something had torn go on: good", "workflows could not be mended, look at them: bad",
-    ]  # fmt: skip
-    assert a_startup(stage, starter).run().warnings == []
+    assert [(one.workflow_id, one.success) for one in report.torn_workflows] == [("good", True), ("bad", False)]
+    assert a_startup(stage, starter).run().torn_workflows == []
     assert "a condition is not understood: no json" in torn.workflow("bad").stuck
 
 
@@ -47,7 +45,7 @@ def test_what_was_set_aside_is_tried_again_when_a_person_asks_for_a_recovery(sta
 
     report = a_startup(stage, starter, is_asked_for=True).run()
 
-    assert report.warnings == ["workflows that something had torn go on: bad"]
+    assert [(one.workflow_id, one.success) for one in report.torn_workflows] == [("bad", True)]
     assert state(torn, "bad") is WorkflowStatus.FAILED
 
 

@@ -1,14 +1,23 @@
-"""What workflows cost on SQLite: no statement walks a table, and a wide join costs what its own edges cost."""
+"""What workflows cost: on SQLite no statement walks a table, and on both stores a wide join costs what its own edges
+cost: as much for each input of 10,000 as of 500, in instructions or in statements and rows, not in time."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.flow_words import begin, end, graph, take
+from tests.postgres import EmptyDatabase
+from tests.store.test_pg_round_trips import round_trips, turn
 from tests.store.test_plans import explain, steps
-from tests.words import register
+from tests.words import completed, register
 
+from everbeat.model.flow import WorkflowChange
+from everbeat.model.task import Claim
+from everbeat.store.interface import Store
+from everbeat.store.messages import Ending, Flush
+from everbeat.store.postgres.store import PostgresStore
 from everbeat.store.sqlite.store import SQLiteStore
 from everbeat.store.verbs import (
     flow_advance,
@@ -22,10 +31,18 @@ from everbeat.store.verbs import (
     flow_ready,
     flow_reopen,
     flow_rows,
+    owning,
 )
 
 MODULES = (flow_advance, flow_args, flow_blame, flow_ends, flow_hold, flow_look, flow_mend, flow_orders, flow_ready,
            flow_reopen, flow_rows)  # fmt: skip
+
+WIDTHS = 500, 10_000
+FEW = 50
+
+TOUCHED = """
+SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0) + n_tup_ins + n_tup_upd + n_tup_del)
+  FROM pg_stat_xact_user_tables WHERE relname LIKE 'everbeat%'"""
 
 GROUPED = "SCAN ended"
 """Not a table, but the inputs that have just ended, counted."""
@@ -56,14 +73,43 @@ def test_no_statement_walks_a_table(store: SQLiteStore) -> None:
     }
 
 
+def some_inputs(store: Store, width: int) -> list[Claim]:
+    """Of a join of so many: claimed."""
+    inputs = {f"n{number}": "" for number in range(width)}
+    begin(store, graph(f"flow{width}", **inputs, join=" ".join(inputs)))
+    return list(take(store, places=2 * FEW).values())
+
+
 def test_ending_some_inputs_of_a_join_costs_the_same_however_many_it_has(store: SQLiteStore) -> None:
     costs = []
-    for width in (200, 2_000):
-        inputs = {f"n{number}": "" for number in range(width)}
-        begin(store, graph(f"flow{width}", **inputs, join=" ".join(inputs)))
-        taken = list(take(store, places=width).values())
-        costs.append(steps(store, lambda taken=taken: end(store, *taken[:50])))
-        end(store, *taken[50:])
-        end(store, *take(store).values())
+    for width in WIDTHS:
+        taken = some_inputs(store, width)
+        costs.append(steps(store, lambda taken=taken: end(store, *taken)))
+        store.change_workflow(WorkflowChange.CANCEL, f"flow{width}", actor="me")
 
     assert costs[1] <= costs[0] * 1.2 + 5
+
+
+def test_it_takes_the_same_round_trips_and_touches_the_same_rows_on_postgresql(
+    a_database: EmptyDatabase, tmp_path: Path
+) -> None:
+    costs = []
+    with closing(PostgresStore(a_database.with_tables(), patience=5.0)) as store:
+        register(store, "w1")
+        for width in WIDTHS:
+            taken = some_inputs(store, width)
+            trips = round_trips(store, tmp_path / "trace", lambda taken=taken: turn(store, taken[:FEW], 0))
+            costs.append((trips, rows_touched(store, taken[FEW:])))
+            store.change_workflow(WorkflowChange.CANCEL, f"flow{width}", actor="me")
+
+    assert costs[0] == costs[1]
+    assert 3 * FEW <= costs[1][1] <= 10 * FEW
+
+
+def rows_touched(store: PostgresStore, ended: Sequence[Claim]) -> int:
+    """Read, by a walk through a table or by an index, or written, while these end."""
+    with store.database.write() as tx:
+        (before,) = tx.all(TOUCHED)
+        owning.flush(tx, Flush(worker_id="w1", endings=[Ending(claim=one, verdict=completed()) for one in ended]))
+        (after,) = tx.all(TOUCHED)
+    return int(after[0] - before[0])

@@ -48,9 +48,9 @@ def recover(
 ) -> None:
     """Recover now what dead workers left, and print the report.
 
-    All that a starting worker does first: integrity check, repair, log, dead workers, orphans. Live workers are not
-    disturbed. Needed only if no worker runs: those that run do it by themselves. Exit 1 if a task could not be
-    recovered or the store is damaged.
+    All that a starting worker does first: integrity check, repair, log, dead workers, orphans, torn workflows. Live
+    workers are not disturbed. Needed only if no worker runs: those that run do it by themselves. Exit 1 if a task
+    could not be recovered or the store is damaged.
     """
     from everbeat.run import manual  # lazily: most commands need nothing of what runs a store
 

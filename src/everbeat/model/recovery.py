@@ -163,6 +163,17 @@ class DeadWorker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TornWorkflow:
+    """A workflow whose rows did not agree: a person's SQL, a restored table, a row that was refused."""
+
+    workflow_id: str
+    success: bool
+    """It goes on; in a dry run, it would."""
+    reason: str
+    """What was wrong; or why it could not be mended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Undecided:
     """A worker that is neither proven alive nor proven gone; only silence can tell (PROTOCOL 14)."""
 
@@ -206,6 +217,9 @@ class RecoveryReport:
     warnings: list[str] = field(default_factory=list)
     spooled_outcomes: int = 0
     """Outcomes that dead workers had kept on disk, stored now."""
+    torn_workflows: list[TornWorkflow] = field(default_factory=list)
+    more_torn: int = 0
+    """Workflows beyond those that are listed."""
     dry_run: bool = False
     """Nothing was changed: this is what would be done."""
 
@@ -275,6 +289,10 @@ class RecoveryReport:
         said = [_section("Undecided Workers", len(lines), lines)] if lines else []
         if self.spooled_outcomes:
             said.append(f"Outcomes From Spools: {self.spooled_outcomes}")
+        if self.torn_workflows:
+            torn = [f"{one.workflow_id}: {self._mending(one)}" for one in self.torn_workflows]
+            count = len(torn) + self.more_torn
+            said.append(_section("Torn Workflows", count, torn, more=self.more_torn))
         if self.left_alone:
             said.append(f"Left Alone By Configuration: {self.left_alone}")
         if self.is_degraded:
@@ -284,6 +302,11 @@ class RecoveryReport:
         if self.warnings:
             said.append(_section("Warnings", len(self.warnings), self.warnings))
         return said
+
+    def _mending(self, torn: TornWorkflow) -> str:
+        if torn.success:
+            return f"{'would go on' if self.dry_run else 'goes on'} ({torn.reason})"
+        return f"{'can not' if self.dry_run else 'could not'} be mended ({torn.reason})"
 
     def summary(self) -> dict[str, Any]:
         """The numbers, for the event and the log line."""
@@ -323,11 +346,12 @@ class RecoveryReport:
                 for dead in said["dead_workers"]
             ],
             undecided=[Undecided(**(one | {"until": _moment(one["until"])})) for one in said.get("undecided", ())],
+            torn_workflows=[TornWorkflow(**one) for one in said.get("torn_workflows", ())],
         )
 
 
 _PLAIN = ("integrity_check_passed", "integrity_note", "wal_frames_checkpointed", "more_recovered", "more_failed",
-          "left_alone", "warnings", "spooled_outcomes", "dry_run")  # fmt: skip
+          "left_alone", "warnings", "spooled_outcomes", "more_torn", "dry_run")  # fmt: skip
 
 
 def _section(title: str, count: int, lines: list[str], *, more: int = 0) -> str:

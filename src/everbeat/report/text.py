@@ -126,6 +126,9 @@ def recovery_line(report: RecoveryReport | None) -> str:
         said.append(counted(len(report.undecided), "worker") + " undecided")
     if report.left_alone:
         said.append(counted(report.left_alone, "orphaned task") + " left alone by configuration")
+    torn = len(report.torn_workflows) + report.more_torn
+    if torn:
+        said.append(counted(torn, "torn workflow"))
     if report.is_degraded:
         said.append("DEGRADED")
     if report.warnings:

@@ -1,4 +1,5 @@
-"""What one recovery pass found and did, kept small: the first thousand tasks are listed, the others counted."""
+"""What one recovery pass found and did, kept small: the first thousand tasks are listed, and workflows, the others
+counted."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -13,11 +14,13 @@ from everbeat.model.recovery import (
     RecoveredTask,
     RecoveryPolicy,
     RecoveryReport,
+    TornWorkflow,
     Undecided,
     Verdict,
 )
 from everbeat.model.task import Claim, TaskPolicy
 from everbeat.model.worker import WorkerInfo
+from everbeat.store.messages import Torn
 
 LISTED = 1000
 
@@ -38,6 +41,8 @@ class Findings:
     integrity: IntegrityResult | None = None
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     spooled_outcomes: int = 0
+    torn: list[TornWorkflow] = field(default_factory=list)
+    more_torn: int = 0
     policy: RecoveryPolicy = field(default_factory=RecoveryPolicy)
     """By which it was decided."""
 
@@ -87,6 +92,12 @@ class Findings:
             reason=verdict.reason if verdict is not None else None,
         )
 
+    def found_torn(self, torn: Torn) -> None:
+        found = [TornWorkflow(workflow_id=one, success=True, reason=said) for one, said in torn.mended.items()]
+        found += [TornWorkflow(workflow_id=one, success=False, reason=said) for one, said in torn.stuck.items()]
+        self.torn = found[:LISTED]
+        self.more_torn = len(found) - len(self.torn)
+
     def report(self, started_at: datetime, completed_at: datetime) -> RecoveryReport:
         report = RecoveryReport(
             started_at=started_at,
@@ -100,6 +111,8 @@ class Findings:
             undecided=self.undecided,
             warnings=self.warnings,
             spooled_outcomes=self.spooled_outcomes,
+            torn_workflows=self.torn,
+            more_torn=self.more_torn,
         )
         return report if self.integrity is None else _with_integrity(report, self.integrity)
 

@@ -84,8 +84,7 @@ def check_integrity(store: Store, config: RecoveryConfig) -> IntegrityResult:
 
 
 def recover_stuck_workflows(store: Store, recovery: RecoveryConfig) -> int:
-    mended, _ = mend_workflows(store, all_of_them=True)
-    return len(mended)
+    return len(mend_workflows(store, all_of_them=True).mended)
 
 
 def send_heartbeat(store: Store, recovery: RecoveryConfig, worker_id: str, task_id: str | None) -> bool:

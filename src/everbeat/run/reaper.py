@@ -97,7 +97,7 @@ class Reaper:
         end_expired(self._store, self._config)
         if is_judge:
             self._mended = self._store.mend_turns(self._mended)
-            _, _, self._mended_workflow = self._store.mend_workflows(after=self._mended_workflow)
+            self._mended_workflow = self._store.mend_workflows(after=self._mended_workflow).after
             interval = self._config.check_interval_ms
             refuse_unknown(self._store, after_ms=self._unknown_after_ms, check_interval_ms=interval)
             self._recovery.tidy(self._reporter)

@@ -25,14 +25,13 @@ from everbeat.run import leftovers
 from everbeat.run.cases import Jitter
 from everbeat.run.findings import Findings
 from everbeat.run.lockfile import workers_in
-from everbeat.run.mending import mend_workflows
+from everbeat.run.mending import mend_workflows, torn_workflows
 from everbeat.run.recovery import Recovery, Tell
 from everbeat.run.replay import replay_spools
 from everbeat.store.interface import Site, Store
 
 INTEGRITY_SECONDS = 10.0
 LONG_LOG = 64 * 1024 * 1024
-LISTED = 10
 TELL_US = 1_000_000
 """A long recovery says how far it is about once a second."""
 
@@ -67,7 +66,7 @@ class Startup:
         self._doubt(findings)
         findings.dead = recovery.bury_proven(self.store.workers(alive_only=True), but=None)
         recovery.recover_orphans(findings, tell=_Teller(self))
-        self._mend_workflows(findings)
+        findings.found_torn(mend_workflows(self.store, all_of_them=self.is_asked_for))
         findings.undecided = recovery.undecided(self.store.workers(alive_only=True))
         report = findings.report(started_at, recovery.now())
         self.store.save_report(report, actor=self.actor)
@@ -86,6 +85,7 @@ class Startup:
         alive = self.store.workers(alive_only=True)
         findings.dead = recovery.proven_gone(alive)
         recovery.would_recover(findings)
+        findings.found_torn(torn_workflows(self.store, all_of_them=self.is_asked_for))
         findings.undecided = recovery.undecided(alive)
         return replace(findings.report(started_at, recovery.now()), dry_run=True)
 
@@ -151,13 +151,6 @@ class Startup:
             findings.spooled_outcomes += spool.settled + spool.adopted
             if spool.left is not None:
                 findings.warnings.append(f"outcomes stay in {spool.path}: {spool.left}")
-
-    def _mend_workflows(self, findings: Findings) -> None:
-        mended, stuck = mend_workflows(self.store, all_of_them=self.is_asked_for)
-        if mended:
-            findings.warnings.append(f"workflows that something had torn go on: {', '.join(mended[:LISTED])}")
-        if stuck:
-            findings.warnings.append(f"workflows could not be mended, look at them: {', '.join(stuck[:LISTED])}")
 
     def _doubt(self, findings: Findings) -> None:
         breaks_rules = any("CHECK constraint" in warning for warning in findings.warnings)

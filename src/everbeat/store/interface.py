@@ -34,6 +34,7 @@ from everbeat.store.messages import (
     Sent,
     StaleTask,
     TaskFilter,
+    Torn,
 )
 
 
@@ -194,10 +195,14 @@ class Store(Site, Protocol):
 
     async def await_workflow(self, workflow_id: str, timeout: float | None) -> WorkflowInfo | None: ...
 
-    def mend_workflows(self, *, after: str = "", all_of_them: bool = False) -> tuple[list[str], list[str], str]:
+    def torn_workflows(self, *, after: str = "", all_of_them: bool = False) -> Torn:
+        """Look through some workflows that have not ended, as `mend_workflows` does, and change nothing. What can
+        not be mended, because of a row further on or a lock, may show only when it is tried."""
+
+    def mend_workflows(self, *, after: str = "", all_of_them: bool = False) -> Torn:
         """Look through some workflows that have not ended and let go on what something tore, each in a transaction of
-        its own. Those that were mended, those that could not be (they were set aside, or somebody has locked them), and
-        the last that was looked at; "" if there are no more. `all_of_them`: also those that were set aside before."""
+        its own. Those that can not be mended were set aside, or somebody has locked them. `all_of_them`: also those
+        that were set aside before."""
 
     # -- recovery ---------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,17 @@ class Ending(NamedTuple):
     pid: int | None = None
 
 
+class Torn(NamedTuple):
+    """Some workflows that something tore, each with what is wrong with it."""
+
+    mended: dict[str, str]
+    """They go on; if it was only looked at, they would."""
+    stuck: dict[str, str]
+    """They can not be mended, and why."""
+    after: str
+    """The last that was looked at; "" if there are no more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What a running task says of itself: how far it is, as JSON, or only that it lives."""

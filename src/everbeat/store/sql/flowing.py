@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from everbeat.errors import WorkflowNotFound
 from everbeat.model.flow import NewWorkflow, NodeInfo, NodeResult, WorkflowChange, WorkflowInfo, WorkflowStatus
 from everbeat.model.task import Enqueued
+from everbeat.store.messages import Torn
 from everbeat.store.sql.waiting import Waiting
 from everbeat.store.transaction import Locked, RowRefused
 from everbeat.store.verbs import flow_advance, flow_look, flow_mend, flow_orders, flow_over, flow_start, turns
@@ -52,28 +53,47 @@ class Flowing(Waiting):
         with self.database.read() as tx:
             return flow_over.around(tx, task_id)
 
-    def mend_workflows(self, *, after: str = "", all_of_them: bool = False) -> tuple[list[str], list[str], str]:
-        with self.database.read() as tx:
-            roots = flow_mend.candidates(tx, after=after, limit=MENDED_AT_ONCE, all_of_them=all_of_them)
-        mended: list[str] = []
-        stuck: list[str] = []
+    def torn_workflows(self, *, after: str = "", all_of_them: bool = False) -> Torn:
+        roots, last = self._unended(after, all_of_them=all_of_them)
+        torn: dict[str, str] = {}
+        unreadable: dict[str, str] = {}
         for root in roots:
             try:
-                if self._mend(root, hurries=not all_of_them):
-                    mended.append(root)
-            except Locked:  # looked at again the next time
-                stuck.append(root)
+                if said := self._wrong_with(root):
+                    torn[root] = said
+            except ValueError as error:
+                unreadable[root] = str(error)
+        return Torn(torn, unreadable, last)
+
+    def mend_workflows(self, *, after: str = "", all_of_them: bool = False) -> Torn:
+        roots, last = self._unended(after, all_of_them=all_of_them)
+        mended: dict[str, str] = {}
+        stuck: dict[str, str] = {}
+        for root in roots:
+            try:
+                if said := self._mend(root, hurries=not all_of_them):
+                    mended[root] = said
+            except Locked as error:  # looked at again the next time
+                stuck[root] = str(error)
             except (RowRefused, ValueError) as error:
                 with self.database.write() as tx:
                     flow_mend.set_aside(tx, root, str(error))
-                stuck.append(root)
-        return mended, stuck, roots[-1] if len(roots) == MENDED_AT_ONCE else ""
+                stuck[root] = str(error)
+        return Torn(mended, stuck, last)
 
-    def _mend(self, root: str, *, hurries: bool) -> bool:
-        """One workflow, and all that is nested in it. Who asks for all of them has time to wait for locks."""
+    def _unended(self, after: str, *, all_of_them: bool) -> tuple[list[str], str]:
+        with self.database.read() as tx:
+            roots = flow_mend.candidates(tx, after=after, limit=MENDED_AT_ONCE, all_of_them=all_of_them)
+        return roots, roots[-1] if len(roots) == MENDED_AT_ONCE else ""
+
+    def _wrong_with(self, root: str) -> str | None:
         with self.database.read(steady=True) as tx:
-            if not flow_mend.is_torn(tx, root):
-                return False
+            return flow_mend.wrong_with(tx, root)
+
+    def _mend(self, root: str, *, hurries: bool) -> str | None:
+        """One workflow, and all that is nested in it. Who asks for all of them has time to wait for locks."""
+        if not self._wrong_with(root):
+            return None
         with self.database.write(hurries=hurries) as tx, tx.part():
             mended = flow_mend.mend(tx, root)
             turns.hand_over(tx)

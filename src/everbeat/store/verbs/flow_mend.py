@@ -8,7 +8,7 @@ whose nodes have ended. Nothing is decided here: what is found is given to `adva
 Looking is a read. Only a tree in which something was found is written, in a transaction of its own that looks again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from everbeat.decide.flow import Turn, end_of_task, nodes_asked, turn_of
@@ -70,19 +70,19 @@ def candidates(tx: Transaction, *, after: str, limit: int, all_of_them: bool) ->
     return [root for (root,) in tx.all(LIVE, (after, int(all_of_them), limit))]
 
 
-def is_torn(tx: Transaction, root_id: str) -> bool:
-    """ValueError if its rows can not be understood."""
+def wrong_with(tx: Transaction, root_id: str) -> str | None:
+    """What is torn in it, for people; None if nothing is. ValueError if its rows can not be understood."""
     root = find(tx, root_id)
-    return root is not None and any(True for _ in _tears(tx, root))
+    return None if root is None else _said(root, list(_tears(tx, root)))
 
 
-def mend(tx: Transaction, root_id: str) -> bool:
-    """False: nothing is wrong with it any more. Raises what the database or the decisions do not take."""
+def mend(tx: Transaction, root_id: str) -> str | None:
+    """What was wrong with it; None: nothing is any more. Raises what the database or the decisions do not take."""
     lock(tx, [root_id])
     root = find(tx, root_id)
     tears = [] if root is None else list(_tears(tx, root))
     if root is None or not tears:
-        return False
+        return None
     for tear in reversed(tears):  # what is inside before what it is inside of
         flow = find(tx, tear.flow.id)
         if flow is None:
@@ -96,10 +96,10 @@ def mend(tx: Transaction, root_id: str) -> bool:
         save(tx, flow)
         flow_reopen.look_again(tx, flow.id, waiting, tear.ends)
     tx.run(STUCK, (None, root.id))
-    said = "; ".join(word for tear in tears for word in tear.words[:10])[:2000]
+    said = _said(root, tears)
     facts = {"workflow": root.id, "name": root.name, "actor": ACTOR, "reason": said}
     add_events(tx, [Event(name=event.WORKFLOW_MENDED, facts=facts)])
-    return True
+    return said
 
 
 def set_aside(tx: Transaction, root_id: str, error: str) -> None:
@@ -109,6 +109,13 @@ def set_aside(tx: Transaction, root_id: str, error: str) -> None:
         tx.run(STUCK, (text(error), root_id))
         facts = {"workflow": root_id, "name": root[0], "actor": ACTOR, "reason": error}
         add_events(tx, [Event(name=event.WORKFLOW_STUCK, facts=facts)])
+
+
+def _said(root: FlowRow, tears: Sequence[Tear]) -> str | None:
+    words = (
+        word if tear.flow.id == root.id else f"in {tear.flow.id}: {word}" for tear in tears for word in tear.words[:10]
+    )
+    return "; ".join(words)[:2000] or None
 
 
 def _tears(tx: Transaction, root: FlowRow) -> Iterator[Tear]:
