@@ -242,3 +242,16 @@ def test_what_is_inside_of_a_paused_workflow_is_not_resumed_alone(everbeat: Comm
         1,
         True,
     )
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["--graph"]])
+def test_a_workflow_that_a_hand_has_nested_in_itself_is_shown_once(
+    everbeat: Command, store: Store, url: str, more: list[str]
+) -> None:
+    begin(store, *nested())
+    by_hand(store, "UPDATE everbeat_workflow_tasks SET child_id = 'flow' WHERE workflow_id = 'flow' AND node = 1")
+
+    shown = everbeat("workflow", "show", "flow", *more, "--db", url)
+
+    assert shown.code == 0
+    assert "inner" in shown.out

@@ -20,6 +20,9 @@ from everbeat.store.interface import Store
 from everbeat.store.messages import Ending, Flush
 from everbeat.store.transaction import RowRefused
 
+RUNNING, PAUSED, CANCELLED = WorkflowStatus.RUNNING, WorkflowStatus.PAUSED, WorkflowStatus.CANCELLED
+BECOMES = {WorkflowChange.PAUSE: PAUSED, WorkflowChange.CANCEL: CANCELLED}
+
 
 @pytest.fixture(autouse=True)
 def worker(store: Store) -> str:
@@ -102,3 +105,53 @@ def test_a_person_can_pause_and_cancel_around_a_workflow_that_is_nested_in_itsel
                 store.change_workflow(change, workflow_id, actor="me")
 
     assert state(store) is WorkflowStatus.CANCELLED
+
+
+@pytest.mark.parametrize("change", [WorkflowChange.PAUSE, WorkflowChange.CANCEL])
+@pytest.mark.parametrize(
+    "spoil",
+    ["UPDATE everbeat_workflows SET nodes_left = -9223372036854775808", "UPDATE everbeat_workflows SET success = '{'"],
+)
+def test_what_a_person_asks_of_a_workflow_that_makes_no_sense_is_done_or_refused_with_a_clear_word(
+    store: Store, change: WorkflowChange, spoil: str
+) -> None:
+    begin(store, graph(a="", b="a"))
+    by_hand(store, spoil)
+    said = ""
+    try:
+        store.change_workflow(change, "flow", actor="me")
+    except EverbeatError as refusal:
+        said = str(refusal)
+
+    assert not said or said.startswith("workflow flow is left as it is, because its rows make no sense: ")
+    assert state(store) is (RUNNING if said else BECOMES[change])
+
+
+def test_results_of_a_workflow_that_makes_no_sense_are_refused_with_a_clear_word(store: Store) -> None:
+    begin(store, graph(a=""))
+    by_hand(store, "UPDATE everbeat_workflows SET outputs = '{'")
+
+    with pytest.raises(EverbeatError, match="a list of nodes is not understood"):
+        store.workflow_results("flow", outputs_only=True)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        "UPDATE everbeat_workflows SET root_id = 'nobody' WHERE id = 'inner'",
+        "UPDATE everbeat_workflows SET parent_id = 'nobody' WHERE id = 'inner'",
+    ],
+)
+def test_a_workflow_that_stays_torn_whatever_is_done_is_mended_once_and_then_left_alone(
+    store: Store, spoil: str
+) -> None:
+    spoiled(store, spoil, "c")
+
+    looks = [store.mend_workflows() for _ in range(3)]
+
+    assert [stuck for _, stuck, _ in looks] == [["flow"], [], []]
+    assert [mended for mended, _, _ in looks] == [[], [], []]
+    info = store.workflow("flow")
+    assert info is not None
+    assert info.stuck is not None
+    assert "it stays as it is: node 1 runs a workflow that was not begun" in info.stuck

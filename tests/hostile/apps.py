@@ -20,6 +20,16 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
+@app.task(name="numbers")
+def numbers(count: int) -> list[int]:
+    return list(range(count))
+
+
+@app.task(name="total")
+def total(parts: list[int]) -> int:
+    return sum(parts)
+
+
 @app.on("task.failed")
 def hear(event: object) -> None:
     """Somebody is to be told, so the messenger works, too."""

@@ -7,7 +7,7 @@ away, and that a fence is not NULL, because whoever writes by hand can do that, 
 
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib import resources
@@ -27,11 +27,9 @@ from tests.words import (
     succeeded,
 )  # fmt: skip
 
-from everbeat import Everbeat, Workflow
-from everbeat.config import AppConfig, PostgresConfig, SQLiteConfig
+from everbeat.config import PostgresConfig, SQLiteConfig
 from everbeat.store.interface import Store
 from everbeat.store.messages import Held
-from everbeat.store.open import open_store
 
 VALUES: dict[str, object] = {
     "null": None,
@@ -93,8 +91,17 @@ class Pen(Protocol):
     def put(self, table: str, row: dict[str, object], as_text: str | None = None) -> bool:
         """Whether the database took it."""
 
+    def all_or_none(self, statements: Iterable["Statement"]) -> bool:
+        """Whether the database took all of them."""
+
     def spoil(self, table: str, column: str) -> None:
         """What makes no sense in a column of every row, for tables that have one row only."""
+
+
+class Statement(NamedTuple):
+    sql: str
+    values: Sequence[object] = ()
+    """In place of question marks."""
 
 
 # -- SQLite -----------------------------------------------------------------------------------------------------------
@@ -168,6 +175,18 @@ class SQLitePen:
             return False
         return True
 
+    def all_or_none(self, statements: Iterable[Statement]) -> bool:
+        self.connection.execute("SAVEPOINT all_or_none")
+        try:
+            for sql, values in statements:
+                self.connection.execute(sql, list(values))
+        except sqlite3.IntegrityError:
+            self.connection.execute("ROLLBACK TO all_or_none")
+            return False
+        finally:
+            self.connection.execute("RELEASE all_or_none")
+        return True
+
     def spoil(self, table: str, column: str) -> None:
         assert self.connection.execute(f"UPDATE {table} SET {column} = 'yesterday'").rowcount > 0
 
@@ -188,6 +207,8 @@ CHECKS = """
 SELECT 'ALTER TABLE ' || conrelid::regclass || ' DROP CONSTRAINT ' || quote_ident(conname)
   FROM pg_constraint WHERE contype = 'c' AND connamespace = 'public'::regnamespace"""
 FAR_AWAY = 2**63 - 1
+REFUSED = (psycopg.IntegrityError, psycopg.DataError, psycopg.ProgrammingError, psycopg.OperationalError)
+"""A row, by its types, or a key that is too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +254,18 @@ class PostgresPen:
         try:
             said = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({places})".encode()
             self.connection.execute(said, list(row.values()))
-        except (psycopg.IntegrityError, psycopg.DataError, psycopg.ProgrammingError, psycopg.OperationalError):
-            assert not self.connection.closed  # it was the row that was refused: its types, or a key too long
+        except REFUSED:
+            assert not self.connection.closed
+            return False
+        return True
+
+    def all_or_none(self, statements: Iterable[Statement]) -> bool:
+        try:
+            with self.connection.transaction():
+                for sql, values in statements:
+                    self.connection.execute(sql.replace("?", "%s").encode(), list(values))
+        except REFUSED:
+            assert not self.connection.closed
             return False
         return True
 
@@ -271,24 +302,11 @@ def _spread(pen: Pen, table: str, columns: Sequence[Column]) -> Iterator[bool]:
                 yield pen.put(table, copy | {column: value}, column if title == AS_TEXT else None)
 
 
-def furnish(hand: Hand) -> None:
-    """A store with at least one row in every table."""
-    config = AppConfig(broker=hand.broker)
-    with closing(open_store(config)) as store:
-        _fill(store)
-    with Everbeat(config) as app:
-        start_workflow(app, "flow")
-    with hand.writing() as pen:
-        for table, columns in hand.tables().items():
-            if pen.rows(f"SELECT count(*) FROM {table}") == [(0,)]:
-                assert pen.put(table, {one.name: _something(one) for one in columns if not one.is_given})
-
-
-def _something(column: Column) -> object:
+def something(column: Column) -> object:
     return {"TEXT": "something", "BLOB": b"something"}.get(column.kind, 1)
 
 
-def _fill(store: Store) -> None:
+def fill(store: Store) -> None:
     """Tasks in every state, with their runs, history and late outcomes. Workers beat often: who starts while one of
     another machine seems to live waits for its next beat."""
     for worker in ("w1", "w2", "w3"):
@@ -314,13 +332,3 @@ def _fill(store: Store) -> None:
     store.set_paused("paused", is_paused=True, actor="me")
     store.take_role("reaper", "w3", lease_us=1)
     store.note_degraded("a task could not be recovered")
-
-
-def start_workflow(app: Everbeat, flow_id: str) -> None:
-    @app.task(name="add")
-    def add(a: int, b: int) -> int:
-        return a + b
-
-    flow = Workflow("sum")
-    flow.add(add, flow.add(add, 1, 2), 3)
-    flow.start(app, id=flow_id)

@@ -4,60 +4,20 @@ A row that makes no sense is passed over, quarantined or failed; the sound tasks
 """
 
 import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.conftest import PLACE
-from tests.hostile import commands, rows
-from tests.hostile.rows import Hand, PostgresHand, SQLiteHand
-from tests.postgres import EmptyDatabase
+from tests.hostile import commands, flows, rows
+from tests.hostile.rows import Hand
+from tests.hostile.workers import a_worker
 
 from everbeat import Everbeat
 from everbeat.cli.main import main
 from everbeat.config import AppConfig
 
-ROOT = Path(__file__).parents[2]
 TABLES = rows.tables_of_the_schema()
 SOUND = 20
-
-
-@pytest.fixture(scope="session")
-def furnished_file(tmp_path_factory: pytest.TempPathFactory) -> SQLiteHand:
-    hand = SQLiteHand(tmp_path_factory.mktemp("furnished") / "jobs.db")
-    rows.furnish(hand)
-    return hand
-
-
-@pytest.fixture(scope="session")
-def furnished_database(a_database: EmptyDatabase) -> PostgresHand:
-    hand = PostgresHand(a_database.another("furnished"))
-    rows.furnish(hand)
-    return hand
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def hand(request: pytest.FixtureRequest, tmp_path: Path) -> Hand:
-    """Of somebody with a furnished store."""
-    if request.param == "sqlite":
-        return SQLiteHand(shutil.copy(request.getfixturevalue("furnished_file").path, tmp_path / "jobs.db"))
-    furnished = request.getfixturevalue("furnished_database")
-    return PostgresHand(request.getfixturevalue("a_database").another("hostile", like=furnished.url))
-
-
-@pytest.fixture(autouse=True)
-def _bare_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("EVERBEAT_") and name != PLACE]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
 
 
 def test_every_table_is_tried_in_every_column(hand: Hand) -> None:
@@ -99,7 +59,7 @@ def test_a_workflow_that_makes_no_sense_is_told_of_and_stops_nobody_else(
     hand: Hand, table: str, column: str, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Everbeat(AppConfig(broker=hand.broker)) as app:
-        rows.start_workflow(app, "sound")
+        flows.plain(flows.tasks_of(app)).start(app, id="sound")
     with hand.writing() as pen:
         pen.write(f"UPDATE {table} SET {column} = 'nonsense' WHERE {key} = 'flow'")
 
@@ -142,49 +102,3 @@ def test_a_worker_and_its_recovery_go_on_among_hostile_rows(hand: Hand, tmp_path
 
 def _add(a: int, b: int) -> int:
     return a + b
-
-
-@dataclass(slots=True, eq=False)
-class HardyWorker:
-    process: "subprocess.Popen[bytes]"
-    hand: Hand
-    log: Path
-
-    def said(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def until_it_has_beaten(self, times: int) -> None:
-        """So often since it was asked, which takes as many seconds: every loop of it has turned meanwhile."""
-        wanted = self._beats() + times
-        self.until(lambda: self._beats() >= wanted, "it has beaten")
-
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        give_up = time.monotonic() + 60
-        while not condition():
-            assert self.process.poll() is None, self.said()
-            assert time.monotonic() < give_up, f"waited in vain until {what}: {self.said()}"
-            time.sleep(0.1)
-
-    def _beats(self) -> int:
-        return int(self.hand.ask("SELECT max(beat_seq) FROM everbeat_workers WHERE name = 'hardy'")[0][0] or 0)
-
-
-@contextmanager
-def a_worker(hand: Hand, log: Path) -> Iterator[HardyWorker]:
-    """Stopped by SIGTERM at the end."""
-    words = ["worker", "start", "tests.hostile.apps:app", "--db", hand.url, "--name", "hardy",
-             "--processes", "2", "--drain-timeout", "1"]  # fmt: skip
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "everbeat", *words], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file,
-            stderr=file,
-        )  # fmt: skip
-    worker = HardyWorker(process, hand, log)
-    try:
-        yield worker
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()

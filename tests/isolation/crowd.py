@@ -3,7 +3,7 @@
     python -m tests.isolation.crowd URL NUMBER SEED SECONDS
 
 Says what it was told on stdout, one JSON list per line: `["sent", id]`, `["claimed", id, fence]`,
-`["completed", id, fence]` for a result that was accepted, `["trouble", text]`.
+`["completed", id, fence]` for a result that was accepted, `["started", id]` for a workflow, `["trouble", text]`.
 """
 
 import itertools
@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from tests.flow_words import diamond
 from tests.words import (
     a_room,
     a_task,
@@ -26,6 +27,7 @@ from tests.words import (
 
 from everbeat.config import AppConfig, broker_from_url
 from everbeat.errors import StoreUnavailable
+from everbeat.model.flow import WorkflowChange
 from everbeat.model.order import Order
 from everbeat.model.recovery import Adopted, Cause, Orphan, Settled, Verdict
 from everbeat.model.state import Change
@@ -38,6 +40,9 @@ LIMIT = QueueSetting(name="few", max_concurrency=3, paused=False)
 KEYS = ("k", "l", "m")
 MOST_HELD = 4
 AGAIN = Verdict(change=Change.RECOVER, reason="its worker died")
+CHANGES = (
+    WorkflowChange.PAUSE, WorkflowChange.RESUME, WorkflowChange.RESUME, WorkflowChange.RETRY, WorkflowChange.CANCEL,
+)  # fmt: skip
 ORDERS = (Order.CANCEL, Order.REQUEUE, Order.RETRY, Order.FAIL)
 
 
@@ -54,7 +59,10 @@ class Member:
         self.tasks = itertools.count(1)
         self.known: list[str] = []
         self.held: list[Claim] = []
-        self.deeds: list[Callable[[], None]] = [self.send, self.work, self.work, self.work, self.command, self.bury]
+        self.flows: list[str] = []
+        self.deeds: list[Callable[[], None]] = [
+            self.send, self.work, self.work, self.work, self.command, self.bury, self.start, self.direct,
+        ]  # fmt: skip
         self.live()
 
     def live(self) -> None:
@@ -107,6 +115,18 @@ class Member:
         if self.known:
             some = self.chance.sample(self.known, min(len(self.known), self.chance.randint(1, 6)))
             carry_out(self.store, self.chance.choice(ORDERS), *some)
+
+    def start(self) -> None:
+        """A diamond, of which all workers know the tasks."""
+        flow = diamond(id=f"f{self.number}-{len(self.flows) + 1}")
+        assert self.store.start_workflow([flow]).created
+        say("started", flow.id)
+        self.flows.append(flow.id)
+
+    def direct(self) -> None:
+        """Pause, resume, cancel or retry one of its workflows."""
+        if self.flows:
+            self.store.change_workflow(self.chance.choice(CHANGES), self.chance.choice(self.flows), actor="me")
 
     def bury(self) -> None:
         """Declare somebody dead, perhaps itself, and recover what anybody dead has left."""

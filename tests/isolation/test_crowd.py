@@ -16,8 +16,10 @@ from tests.postgres import EmptyDatabase
 from tests.words import a_room, completed, recover, register
 
 from everbeat.config import AppConfig, broker_from_url
+from everbeat.model.flow import WorkflowChange
 from everbeat.model.recovery import Verdict
 from everbeat.model.state import Change
+from everbeat.run.mending import mend_workflows
 from everbeat.store.interface import Store
 from everbeat.store.messages import Ending, Flush
 from everbeat.store.open import open_store
@@ -26,6 +28,8 @@ from everbeat.store.sql.store import SQLStore
 ROOT = Path(__file__).parents[2]
 MEMBERS = 8
 SECONDS = float(os.environ.get("EVERBEAT_CROWD", "5"))
+SEED = int(os.environ.get("EVERBEAT_CROWD_SEED", "1"))
+"""What each of them does by chance; when that meets what others do, no seed says."""
 PATIENCE = 60.0
 # One statement, so one moment.
 TOO_MANY = f"""
@@ -39,6 +43,23 @@ SELECT 'unique ' || unique_key, count(*) FROM everbeat_tasks
  WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING') AND unique_key IS NOT NULL
  GROUP BY name, unique_key HAVING count(*) > 1"""
 NOT_ENDED = "SELECT id, status, waiting_for, due_at, worker_id FROM everbeat_tasks WHERE finished_at IS NULL"
+# A diamond has four nodes, each has one task at most, and the join has one only if both of its inputs completed.
+TORN_FLOWS = """
+SELECT w.id, w.status, w.nodes_left FROM everbeat_workflows w
+ WHERE w.status NOT IN ('COMPLETED', 'FAILED', 'CANCELLED') OR w.nodes_left <> 0
+    OR (SELECT count(*) FROM everbeat_workflow_tasks n WHERE n.workflow_id = w.id
+         AND n.status IN ('COMPLETED', 'FAILED', 'SKIPPED', 'CANCELLED')) <> 4
+    OR (w.status = 'COMPLETED' AND (SELECT count(*) FROM everbeat_tasks t
+         WHERE t.workflow_id = w.id AND t.status = 'COMPLETED') <> 4)
+UNION ALL
+SELECT 'node ' || t.node || ' of ' || t.workflow_id, 'tasks', count(*) FROM everbeat_tasks t
+ WHERE t.workflow_id IS NOT NULL GROUP BY t.workflow_id, t.node HAVING count(*) > 1
+UNION ALL
+SELECT 'join of ' || t.workflow_id, 'too early', 1 FROM everbeat_tasks t
+ WHERE t.workflow_id IS NOT NULL AND t.node = 3 AND t.status = 'COMPLETED'
+   AND 2 <> (SELECT count(*) FROM everbeat_workflow_tasks n
+              WHERE n.workflow_id = t.workflow_id AND n.node IN (1, 2) AND n.status = 'COMPLETED')"""
+FLOWS = "SELECT id FROM everbeat_workflows"
 STATES = "SELECT id, status, fence, result FROM everbeat_tasks"
 
 
@@ -63,7 +84,8 @@ def ask(store: Store, sql: str) -> list[tuple[object, ...]]:
 
 
 def test_whatever_eight_processes_do_at_once_nothing_is_lost_doubled_or_stuck(url: str, store: Store) -> None:
-    said = [line for member in crowd(url, store, seed=1) for line in member]
+    sys.stdout.write(f"to do the same again: EVERBEAT_CROWD_SEED={SEED}\n")  # shown if it fails
+    said = [line for member in crowd(url, store, seed=SEED) for line in member]
 
     troubles = [line[1] for line in said if line[0] == "trouble"]
     assert [trouble for trouble in troubles if "deadlock" in trouble] == []
@@ -74,6 +96,8 @@ def test_whatever_eight_processes_do_at_once_nothing_is_lost_doubled_or_stuck(ur
     accepted = Counter(line[1] for line in said if line[0] == "completed")
     assert [task_id for task_id, times in accepted.items() if times > 1 or found[task_id][0] != "COMPLETED"] == []
     assert play_to_the_end(store) == []
+    assert ask(store, TORN_FLOWS) == []
+    assert {line[1] for line in said if line[0] == "started"} == {flow for (flow,) in ask(store, FLOWS)} != set()
     assert len(owners) > 20, "hardly anything happened"
 
 
@@ -111,6 +135,10 @@ def play_to_the_end(store: Store) -> list[tuple[object, ...]]:
     """Everybody is gone, and one comes who recovers and runs what is left; what could not be ended."""
     for worker in store.workers(alive_only=True):
         store.declare_dead(worker.id, reason="gone", cause="host")
+    mended, stuck = mend_workflows(store)
+    assert (mended, stuck) == ([], []), "workflows were torn"
+    for (flow,) in ask(store, FLOWS):
+        store.change_workflow(WorkflowChange.RESUME, str(flow), actor="me")
     register(store, "heir")
     give_up = time.monotonic() + PATIENCE
     while (left := ask(store, NOT_ENDED)) and time.monotonic() < give_up:

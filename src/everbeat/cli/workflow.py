@@ -209,25 +209,28 @@ def _facts(store: Store, info: WorkflowInfo) -> dict[str, Any]:
     return facts | {"nodes": _nodes(store, info.id)}
 
 
-def _nodes(store: Store, workflow_id: str) -> list[dict[str, Any]]:
+def _nodes(store: Store, workflow_id: str, around: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Those of a workflow or a map are in the node that it is."""
+    within = (*around, workflow_id)
     return [
-        plain(node) | ({"nodes": _nodes(store, node.workflow_id)} if _is_more(node) and node.workflow_id else {})
+        plain(node) | ({"nodes": _nodes(store, inside, within)} if (inside := _inside(node, within)) else {})
         for node in store.workflow_nodes(workflow_id)
     ]
 
 
-def _is_more(node: NodeInfo) -> bool:
-    """Than a task: a workflow of its own, or a map that has begun."""
-    return node.kind != NodeKind.TASK and node.workflow_id is not None
+def _inside(node: NodeInfo, around: Sequence[str]) -> str | None:
+    """The workflow or the map that a node is, once that has begun. Who writes by hand can nest a workflow in itself: it
+    is shown once."""
+    return node.workflow_id if node.kind != NodeKind.TASK and node.workflow_id not in around else None
 
 
-def _with_nested(store: Store, workflow_id: str) -> Iterator[NodeInfo]:
+def _with_nested(store: Store, workflow_id: str, around: Sequence[str] = ()) -> Iterator[NodeInfo]:
     """Its nodes, each followed by those of the workflow or the map that it is, which are named after it."""
+    within = (*around, workflow_id)
     for node in store.workflow_nodes(workflow_id):
         yield node
-        if _is_more(node) and node.workflow_id is not None:
-            for inner in _with_nested(store, node.workflow_id):
+        if inside := _inside(node, within):
+            for inner in _with_nested(store, inside, within):
                 path = inner.name if node.kind == NodeKind.MAP else f"{node.name} / {inner.name}"
                 yield replace(inner, name=path)
 
@@ -271,11 +274,13 @@ def _why(info: WorkflowInfo) -> str | None:
     return clean(f"paused by {info.paused_by}") if info.status is WorkflowStatus.PAUSED and info.paused_by else None
 
 
-def _drawn(store: Store, workflow_id: str) -> list[Drawn]:
+def _drawn(store: Store, workflow_id: str, around: Sequence[str] = ()) -> list[Drawn]:
+    within = (*around, workflow_id)
     return [
         Drawn(
             name=node.name, kind=node.kind, status=node.status, after=node.after,
-            inside=_drawn(store, node.workflow_id) if node.kind == NodeKind.WORKFLOW and node.workflow_id else [],
+            inside=_drawn(store, inside, within)
+            if node.kind == NodeKind.WORKFLOW and (inside := _inside(node, within)) else [],
         )
         for node in store.workflow_nodes(workflow_id)
     ]  # fmt: skip

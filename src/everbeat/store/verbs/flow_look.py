@@ -70,7 +70,7 @@ def nodes(tx: Transaction, workflow_id: str) -> list[NodeInfo]:
 def results(tx: Transaction, workflow_id: str, *, outputs_only: bool) -> list[NodeResult]:
     outputs = tx.one(OUTPUTS, (workflow_id,))
     wanted = set(nodes_in(outputs[0])) if outputs is not None and outputs_only else None
-    return [_result(row) for row in tx.all(RESULTS, (workflow_id,)) if wanted is None or row[0] in wanted]
+    return [_result(row, workflow_id) for row in tx.all(RESULTS, (workflow_id,)) if wanted is None or row[0] in wanted]
 
 
 def _info(row: Row) -> WorkflowInfo:
@@ -105,10 +105,10 @@ def _waiting_for(status: NodeStatus, task: str | None, child_id: str | None, chi
     return task if status is NodeStatus.ENQUEUED else None
 
 
-def _result(row: Row) -> NodeResult:
+def _result(row: Row, workflow_id: str) -> NodeResult:
     more = json.loads(row[11]) if row[11] else {}
     return NodeResult(
-        name=row[1], kind=NodeKind(row[2]), status=NodeStatus(row[3]), task_id=row[4], task_name=row[5], shape=row[6],
-        result=row[7], error_code=row[8], error_message=row[9], attempt=row[10] or 0, exception_type=more.get("type"),
-        traceback=more.get("traceback"), workflow_id=row[12],
+        name=row[1], kind=known(NodeKind, row[2], of=workflow_id), status=known(NodeStatus, row[3], of=workflow_id),
+        task_id=row[4], task_name=row[5], shape=row[6], result=row[7], error_code=row[8], error_message=row[9],
+        attempt=row[10] or 0, exception_type=more.get("type"), traceback=more.get("traceback"), workflow_id=row[12],
     )  # fmt: skip

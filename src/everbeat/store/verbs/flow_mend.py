@@ -21,7 +21,7 @@ from everbeat.store.verbs import flow_reopen, flow_revived
 from everbeat.store.verbs.flow_advance import ending_of, known
 from everbeat.store.verbs.flow_ends import lock
 from everbeat.store.verbs.flow_orders import cancel_nodes
-from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, save, tree, values
+from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, Unreadable, find, save, tree, values
 from everbeat.store.verbs.looking import shown_message
 from everbeat.store.verbs.records import add_events, text
 
@@ -95,11 +95,17 @@ def mend(tx: Transaction, root_id: str) -> str | None:
         waiting = [node for node in flow_reopen.recount(tx, flow) if node not in ended]
         save(tx, flow)
         flow_reopen.look_again(tx, flow.id, waiting, tear.ends)
-    tx.run(STUCK, (None, root.id))
     said = _said(root, tears)
+    if _found(list(_tears(tx, find(tx, root_id) or root))) >= _found(tears):
+        raise Unreadable(f"whatever is done about it, it stays as it is: {said}")
+    tx.run(STUCK, (None, root.id))
     facts = {"workflow": root.id, "name": root.name, "actor": ACTOR, "reason": said}
     add_events(tx, [Event(name=event.WORKFLOW_MENDED, facts=facts)])
     return said
+
+
+def _found(tears: Sequence[Tear]) -> set[tuple[str, str]]:
+    return {(tear.flow.id, word) for tear in tears for word in tear.words}
 
 
 def set_aside(tx: Transaction, root_id: str, error: str) -> None:

@@ -21,7 +21,7 @@ from everbeat.store.transaction import RowRefused, Transaction
 from everbeat.store.verbs import commanding, flow_ends, flow_hold, flow_reopen
 from everbeat.store.verbs.flow_advance import advance
 from everbeat.store.verbs.flow_over import is_over
-from everbeat.store.verbs.flow_rows import FlowRow, chunks, find, save, tree
+from everbeat.store.verbs.flow_rows import FlowRow, Unreadable, chunks, find, save, tree
 from everbeat.store.verbs.records import add_events, text
 
 ANNOUNCED = {
@@ -53,27 +53,31 @@ def carry_out(tx: Transaction, change: WorkflowChange, workflow_id: str, *, acto
     flow = find(tx, workflow_id)
     if flow is None or not _fits(tx, change, flow):
         return False, set()
-    owners: set[str] = set()
+    try:
+        with tx.part():
+            owners = _change(tx, change, flow, actor)
+    except RowRefused as error:
+        raise Unreadable(f"workflow {flow.id} is left as it is, because its rows make no sense: {error}") from error
+    if owners is None:
+        return False, set()
+    add_events(tx, [Event(name=ANNOUNCED[change], facts={"workflow": flow.id, "name": flow.name, "actor": actor})])
+    return True, owners
+
+
+def _change(tx: Transaction, change: WorkflowChange, flow: FlowRow, actor: str) -> set[str] | None:
+    """The workers that must hear of it; None if there was nothing to do."""
     match change:
         case WorkflowChange.PAUSE:
             _pause(tx, flow, actor)
         case WorkflowChange.RESUME:
             advance(tx, {released: [] for released in flow_hold.release_inside(tx, flow)})
         case WorkflowChange.CANCEL:
-            owners = _cancel(tx, flow, actor)
+            return _cancel(tx, flow, actor)
         case WorkflowChange.RETRY:
-            try:
-                with tx.part():
-                    is_retried = _retry(tx, flow, actor)
-            except RowRefused as error:
-                flow_ends.tell_torn(tx, flow.root_id, error)
-                is_retried = False
-            if not is_retried:
-                return False, set()
+            return set() if _retry(tx, flow, actor) else None
         case _:
-            raise ValueError(f"{change} is not for people")
-    add_events(tx, [Event(name=ANNOUNCED[change], facts={"workflow": flow.id, "name": flow.name, "actor": actor})])
-    return True, owners
+            raise TypeError(f"{change} is not for people")
+    return set()
 
 
 def _fits(tx: Transaction, change: WorkflowChange, flow: FlowRow) -> bool:

@@ -168,8 +168,10 @@ def known(words: type[W], stored: str, *, of: object) -> W:
 
 
 def nodes_in(stored: str) -> list[int]:
-    """ValueError if it is no list of nodes."""
-    said = json.loads(stored)
+    try:
+        said = json.loads(stored)
+    except ValueError:
+        said = None
     if not isinstance(said, list) or not all(isinstance(node, int) for node in said):
-        raise ValueError(f"a list of nodes is not understood: {stored[:100]}")
+        raise Unreadable(f"a list of nodes is not understood: {stored[:100]!r}. Somebody wrote that by hand")
     return said
