@@ -23,7 +23,7 @@ class Flowing(Waiting):
         return started
 
     def change_workflow(self, change: WorkflowChange, workflow_id: str, *, actor: str) -> bool:
-        with self.database.write() as tx:
+        with self.database.write("change_workflow") as tx:
             changed, owners = flow_orders.carry_out(tx, change, workflow_id, actor=actor)
             turns.hand_over(tx)
         self._tell(tx)
@@ -74,7 +74,7 @@ class Flowing(Waiting):
         with self.database.read(steady=True) as tx:
             if not flow_mend.is_torn(tx, root):
                 return False
-        with self.database.write(hurries=hurries) as tx, tx.part():
+        with self.database.write("mend", hurries=hurries) as tx, tx.part():
             mended = flow_mend.mend(tx, root)
             turns.hand_over(tx)
         self._tell(tx)
