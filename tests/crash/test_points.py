@@ -16,8 +16,8 @@ from everbeat.testing import POINTS
 
 SENDING = [point for point in POINTS if point.startswith("enqueue.")]
 MIGRATING = [point for point in POINTS if point.startswith("migrate.")]
-IN_WORKFLOWS = ("advance.",)
-"""Passed when a node ends: see test_flows.py."""
+IN_WORKFLOWS = ("advance.", "change_workflow.", "mend.")
+"""Passed when a node ends, and by who changes or mends a workflow: see test_flows.py and test_flow_changes.py."""
 RECOVERING = ("declare_dead.", "recover.")
 """Passed by whoever finds what a dead worker left."""
 BY_COMMAND = {

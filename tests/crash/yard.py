@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
@@ -189,6 +189,11 @@ class Yard:
     def store(self) -> Store:
         return self.app.store
 
+    @property
+    def location(self) -> str:
+        """For --db."""
+        return self.url or f"sqlite:///{self.path}/yard.db"
+
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def send(self, name: str, *args: Any, **options: Any) -> str:
@@ -212,11 +217,12 @@ class Yard:
         ready: bool = True,
         environment: dict[str, str] | None = None,
         directory: Path = APPS,
+        newer: bool = False,
     ) -> Worker:
-        """Start a worker, and wait until it is ready unless told not to."""
+        """Start a worker, of a newer version if it is said, and wait until it is ready unless told not to."""
         testing = ["--crash-at", crash_at] if crash_at else []
         testing += ["--clock-file", str(clock_file)] if clock_file else []
-        command = ["-m", "everbeat.testing", *testing, "--"] if testing else ["-m", "everbeat"]
+        command = program(testing, newer=newer)
         worker = self._run(
             Worker,
             [*command, "worker", "start", target, "--processes", str(processes), *words],
@@ -235,10 +241,10 @@ class Yard:
         """Run apps/producer.py."""
         return self._run(Running, [str(APPS / "producer.py"), *words], directory=APPS, environment={})
 
-    def command(self, *words: str, crash_at: str | None = None) -> Running:
+    def command(self, *words: str, crash_at: str | None = None, newer: bool = False) -> Running:
         """Run a command of `everbeat` in the directory of the yard."""
-        testing = ["-m", "everbeat.testing", "--crash-at", crash_at, "--"] if crash_at else ["-m", "everbeat"]
-        command: Running = self._run(Running, [*testing, *words], directory=self.path, environment={})
+        begin = program(["--crash-at", crash_at] if crash_at else [], newer=newer)
+        command: Running = self._run(Running, [*begin, *words], directory=self.path, environment={})
         return command
 
     def stranger(self) -> Running:
@@ -356,6 +362,18 @@ class Yard:
         with closing(sqlite3.connect(f"file:{self.path}/yard.db?mode=rw", uri=True, timeout=PATIENCE)) as connection:
             connection.execute("PRAGMA wal_autocheckpoint=0")
             return connection.execute(sql, values).fetchall()
+
+    def change(self, sql: str, *values: Any) -> None:
+        """By hand, as nobody should."""
+        if self.url is not None:
+            with psycopg.connect(self.url) as server:
+                changed = server.execute(sql.replace("?", "%s").encode(), values).rowcount
+        else:
+            with closing(sqlite3.connect(f"file:{self.path}/yard.db?mode=rw", uri=True, timeout=PATIENCE)) as file:
+                file.execute("PRAGMA wal_autocheckpoint=0")
+                changed = file.execute(sql, values).rowcount
+                file.commit()
+        assert changed > 0, sql
 
     def ledger(self) -> list[Line]:
         try:
@@ -478,6 +496,13 @@ class Yard:
 ONCE = frozenset(
     {"quick", "marks", "work", "gated", "maybe", "a_quick", "a_gated", "exits", "faults", "heeds", "heeds_not"}
 )
+
+
+def program(testing: Sequence[str], *, newer: bool) -> list[str]:
+    """`everbeat` with what is done to it, or apps/newer.py."""
+    if newer:
+        return [str(APPS / "newer.py"), *testing, "--"]
+    return ["-m", "everbeat.testing", *testing, "--"] if testing else ["-m", "everbeat"]
 
 
 def begun_in(journal: Path) -> frozenset[tuple[int, int]]:

@@ -318,7 +318,7 @@ def an_older_schema_is_used() -> None:
 )
 def older_workers_do_not_notice() -> None:
     """Tables are changed under workers that can not work with what comes."""
-    put(schema, "refuse_older", lambda store, workers: None)
+    put(schema, "refuse_older", lambda store, workers, now: None)
 
 
 @mutation(

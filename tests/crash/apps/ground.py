@@ -59,7 +59,7 @@ def make_app() -> Everbeat:
         app.task(name=function.__name__)(function)
     for function in (quick, work, gated, marks, heeds, a_quick, a_gated, a_marks, joins):
         app.task(name=f"{function.__name__}_again", **again)(function)
-    for function in (kills_itself, gated_then_patient, a_kills_itself, a_dies_once):
+    for function in (kills_itself, gated_then_patient, a_kills_itself, a_dies_once, fails_at_once, needs):
         app.task(name=function.__name__, **after_crashes)(function)
     for function in (maybe, heeds, heeds_not, counts, returns_late, a_gated, a_heeds_not, a_blocks):
         app.task(name=f"timed_{function.__name__}", timeout=TIMEOUT)(function)
@@ -377,6 +377,18 @@ def fails_twice() -> int:
 def fails_always() -> None:
     note("start")
     raise ValueError("never")
+
+
+def fails_at_once() -> None:
+    fails_always()
+
+
+def needs(gate: str) -> int:
+    """Fails unless the gate is open."""
+    with on_record() as fence:
+        if not is_open(gate):
+            raise ValueError("not yet")
+        return fence
 
 
 app = make_app()

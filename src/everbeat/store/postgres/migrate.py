@@ -25,6 +25,7 @@ LIMITS = "SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = 0"
 AGAIN_SECONDS = 0.5
 TRY_SECONDS = 60.0
 IN_THE_WAY = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
+NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)"
 MAKE_SCHEMA = 'CREATE SCHEMA IF NOT EXISTS "{name}"'
 
@@ -104,7 +105,7 @@ def _upgrade(database: PostgresDatabase, connection: Connection) -> schema.Found
     todo = schema.missing(found.version)
     if any(step.min_reader > 1 for step in todo):
         older = connection.execute(translate(schema.OLDER_WORKERS), (schema.min_reader(),)).fetchall()
-        schema.refuse_older(database.location, [worker for (worker,) in older])
+        schema.refuse_older(database.location, older, _now(connection))
     if todo:
         _apply(connection, todo)
     return found
@@ -129,6 +130,12 @@ def _apply(connection: Connection, todo: list[schema.Step]) -> None:
 
 def _set(connection: Connection, key: str, value: str) -> None:
     connection.execute(translate(schema.SET_META), (key, value))
+
+
+def _now(connection: Connection) -> int:
+    """By the clock that beats are written by."""
+    row = connection.execute(NOW).fetchone()
+    return 0 if row is None else int(row[0])
 
 
 def _has_schema(connection: Connection, name: str) -> bool:

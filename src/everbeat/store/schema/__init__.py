@@ -11,6 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
+from everbeat.decide.liveness import threshold_us
 from everbeat.errors import SchemaMismatch, StoreUnavailable
 from everbeat.model.flow import NodeStatus, WorkflowStatus
 from everbeat.model.state import TaskStatus
@@ -19,7 +20,11 @@ from everbeat.store.upkeep import Schema
 VERSION, MIN_READER = "schema_version", "schema_min_reader"
 FOUND = f"SELECT key, value FROM everbeat_meta WHERE key IN ('{VERSION}', '{MIN_READER}')"
 SET_META = "INSERT INTO everbeat_meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-OLDER_WORKERS = "SELECT id FROM everbeat_workers WHERE status = 'alive' AND knows_schema < ? ORDER BY id"
+OLDER_WORKERS = """
+SELECT id, beat_at, beat_interval_ms FROM everbeat_workers WHERE status = 'alive' AND knows_schema < ? ORDER BY id"""
+SILENT_MS = 60_000
+"""A worker that has not beaten for so long, and for some beats, is not at work whatever its row says: nobody of its
+version could start any more to declare it dead, and nobody of the next before the tables are changed."""
 SAYS_MIN_READER = re.compile(r"-- min_reader: (\d+)$", re.MULTILINE)
 
 
@@ -95,13 +100,15 @@ def compared(store: str, found: Found | None) -> Schema:
     return Schema(found=found.version if found else None, newest=newest())
 
 
-def refuse_older(store: str, workers: Sequence[str]) -> None:
-    """Raise if there are such workers: a step that they could not live with waits for their end."""
-    if workers:
+def refuse_older(store: str, workers: Iterable[Sequence[Any]], now: int) -> None:
+    """Raise if these, from OLDER_WORKERS, are at work: a step that they could not live with waits for their end."""
+    left = {worker: beat_at + threshold_us(SILENT_MS, interval) - now for worker, beat_at, interval in workers}
+    at_work = [worker for worker, until_gone in left.items() if until_gone >= 0]
+    if at_work:
         raise SchemaMismatch(
             f"{store}: its tables are as they were, because workers of an older version are at work: "
-            f"{', '.join(workers[:10])}. They claim nothing more, and end when what they run has ended. "
-            f"Run it again then."
+            f"{', '.join(at_work[:10])}. They claim nothing more, and end when what they run has ended. "
+            f"Run it again then; or in {max(left.values()) // 1_000_000 + 1}s, if they were killed."
         )
 
 

@@ -24,7 +24,7 @@ class Flowing(Waiting):
         return started
 
     def change_workflow(self, change: WorkflowChange, workflow_id: str, *, actor: str) -> bool:
-        with self.database.write() as tx:
+        with self.database.write("change_workflow") as tx:
             changed, owners = flow_orders.carry_out(tx, change, workflow_id, actor=actor)
             turns.hand_over(tx)
         self._tell(tx)
@@ -94,7 +94,7 @@ class Flowing(Waiting):
         """One workflow, and all that is nested in it. Who asks for all of them has time to wait for locks."""
         if not self._wrong_with(root):
             return None
-        with self.database.write(hurries=hurries) as tx, tx.part():
+        with self.database.write("mend", hurries=hurries) as tx, tx.part():
             mended = flow_mend.mend(tx, root)
             turns.hand_over(tx)
         self._tell(tx)

@@ -41,13 +41,15 @@ def upgrade(database: SQLiteDatabase) -> schema.Found:
         found = _usable(connection, database.path)
         if schema.min_reader() > found.min_reader:
             _set(connection, schema.MIN_READER, str(schema.min_reader()))
+        crash_point("migrate.before_commit")
         connection.execute("COMMIT")
+        crash_point("migrate.after_commit")
     with database.alone() as connection:
         connection.execute("BEGIN IMMEDIATE")
         found = _usable(connection, database.path)
         if any(step.min_reader > 1 for step in schema.missing(found.version)):
             older = connection.execute(schema.OLDER_WORKERS, (schema.min_reader(),)).fetchall()
-            schema.refuse_older(str(database.path), [worker for (worker,) in older])
+            schema.refuse_older(str(database.path), older, database.clock.wall_us())
         apply_missing(connection, found.version)
         crash_point("migrate.before_commit")
         connection.execute("COMMIT")
