@@ -250,7 +250,8 @@ def _other(random: Random, tasks: list[TaskSpec], flows: list[FlowSpec], theme: 
         case "stop_worker":
             facts = (place, random.choice((0.5, 3.0, 4.5, 5.5, 6.0, 7.0, 9.0, theme.lasts)))
         case "stutter":
-            facts = (place, random.choice((1.0, 2.5, 4.0, 4.7)), random.choice((5.0, 8.0, 12.0)))
+            firsts = (2.5, 3.4, 3.5, 3.6) if theme.is_rich else (1.0, 2.5, 4.0, 4.7)
+            facts = (place, random.choice(firsts), random.choice((5.0, 8.0, 12.0)))
         case "late_verdict":
             facts = (place, random.choice((4.5, 5.0, 5.5)), random.choice((1.0, 2.0, 3.0)))
         case "cut_off":

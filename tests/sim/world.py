@@ -243,7 +243,8 @@ class World:
         """False: no more can happen inside of what happens already."""
         if len(self._who) > DEEPEST:
             return False
-        until = self.clock.mono_us() + round(seconds * SECOND)
+        began = self.clock.mono_us()
+        until = began + round(seconds * SECOND)
         was_busy = worker.busy.get(loop)
         worker.busy[loop] = until
         try:
@@ -253,6 +254,8 @@ class World:
                 del worker.busy[loop]
             else:
                 worker.busy[loop] = was_busy
+        if isinstance(worker, Worker) and self.clock.mono_us() - began > SECOND // 2:
+            worker.is_hindered = True  # whatever happened inside took its time
         return True
 
     def _stop(self, worker: Worker, seconds: float) -> None:
