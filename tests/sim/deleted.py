@@ -51,6 +51,7 @@ SELECT w.id, w.ended_at,
 OF_A_TASK = """
 SELECT r.id, 0, NOT EXISTS (SELECT 1 FROM everbeat_tasks t WHERE t.id = r.task_id) FROM sim_old_{table} r"""
 EVENTS = "SELECT id, at, 1 = 1 FROM sim_old_events"
+COUNT = f"SELECT {' + '.join(f'(SELECT count(*) FROM sim_old_{table})' for table in TABLES)}"
 
 
 class QuickDays:
@@ -90,9 +91,14 @@ class Deletions:
         self._looks = [(what, question, keeps) for what, question in records.items()]
         self._looks.append(("worker", WORKERS, keeps_workers))
         self._seen: set[tuple[str, Any]] = set()
+        self._count = 0
 
     def wrong(self, now: int) -> Iterator[str]:
-        """Right after the commit that deleted something."""
+        """Right after a commit that may have deleted something."""
+        ((count,),) = self._ask(COUNT)
+        if count == self._count:
+            return
+        self._count = count
         for what, question, seconds in self._looks:
             for name, ended_at, is_needless in self._ask(question):
                 if (what, name) in self._seen:
