@@ -87,8 +87,9 @@ sim: $(READY)
 soak: $(READY)
 	@EVERBEAT_POWER=$(IMAGES) $(BIN)/python -m pytest -n $(JOBS) tests/power $(ARGS)
 	@EVERBEAT_ORDERS=$(ORDERS) EVERBEAT_CROWD=60 $(BIN)/python -m pytest -n $(JOBS) tests/isolation $(ARGS)
-	@$(BIN)/python -m tests.sim --n $$(( $(SCHEDULES) / 2 ))
-	@$(BIN)/python -m tests.sim --n $$(( $(SCHEDULES) / 2 )) --seed 1000000
+	@$(BIN)/python -m tests.sim --n $$(( $(SCHEDULES) / 3 ))
+	@$(BIN)/python -m tests.sim --n $$(( $(SCHEDULES) / 3 )) --seed 1000000
+	@$(BIN)/python -m tests.sim --n $$(( $(SCHEDULES) / 3 )) --seed 2000000
 	@$(BIN)/everbeat drill --workers 4 --tasks $$(( $(SECONDS) * 10 )) --seconds $(SECONDS)
 
 bench: $(READY)

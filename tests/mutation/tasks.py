@@ -63,7 +63,6 @@ IN_SUSPECT = "tests/decide/test_suspect.py::"
 IN_LEASES = "tests/contract/test_leases.py::"
 IN_QUEUES = "tests/contract/test_queues.py::"
 IN_RETAINING = "tests/contract/test_retaining.py::"
-IN_FLOW_RETAINING = "tests/contract/test_flow_retaining.py::"
 IN_TELLING = "tests/contract/test_telling.py::"
 
 
@@ -319,14 +318,14 @@ def failed_on_suspicion() -> None:
     put(recovery, "Change", SimpleNamespace(RECOVER=Change.ABANDON))
 
 
-@mutation("14", test=IN_REAPER + "test_after_an_outage_of_the_store_everybody_gets_a_full_window")
+@mutation("14", seed=244)
 def health_of_the_store_ignored() -> None:
     """Silence counts though nobody could have beaten."""
     everywhere(living.healthy_for_us, None)
     put(living, "healthy_for_us", lambda tx: living.FOREVER_US)
 
 
-@mutation("14", test=IN_REAPER + "test_workers_that_live_shortly_judge_too")
+@mutation("14", seed=244)
 def health_kept_in_the_judge() -> None:
     """Each judge counts for itself, from its own first look, for how long others could have beaten."""
     judge = reaper.Reaper._judge
@@ -509,7 +508,7 @@ def holders_of_unique_keys_not_read() -> None:
 # -- outcomes ---------------------------------------------------------------------------------------------------------
 
 
-@mutation("29", test=IN_OWNING + "test_a_late_result_of_an_earlier_owner_is_not_adopted")
+@mutation("29", seed=475)
 def adopted_whoever_owned_it_since() -> None:
     """A late result becomes the task's though another one has run it meanwhile."""
     late = settling._late
@@ -565,7 +564,7 @@ def owners_deleted_by_retention() -> None:
     reword(retaining, "DELETE_WORKERS", "t.worker_id = w.id AND", "1 = 0 AND")
 
 
-@mutation("32", test=IN_FLOW_RETAINING + "test_the_old_tasks_of_a_live_workflow_are_kept")
+@mutation("32", seed=2_000_000)
 def tasks_of_live_workflows_deleted() -> None:
     """Ended tasks of a workflow that goes on are deleted when they are old."""
     reword(retaining, "ENDED", "AND (workflow_id IS NULL", "AND (1 = 1")

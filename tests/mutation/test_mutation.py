@@ -12,6 +12,7 @@ from tests.mutation.catalogue import MUTATIONS
 from tests.mutation.table import PAGE, written
 from tests.mutation.trying import attempt, judged
 from tests.mutation.weakening import Mutation, put
+from tests.sim.plan import Plan
 from tests.sim.runner import a_place
 
 from everbeat.decide import recover
@@ -41,6 +42,23 @@ def test_every_mutation_is_noticed_by_a_schedule_or_a_test() -> None:
 
 def test_no_rule_of_the_protocol_is_left_out() -> None:
     assert {int(one.rule) for one in MUTATIONS.values()} == set(range(1, 43))
+
+
+def test_a_schedule_that_breaks_a_promise_is_made_short_and_breaks_it_again() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.mutation", "--jobs", "1", "fence_not_raised_when_revoked", "--shorten", "20"],
+        cwd=ROOT, capture_output=True, text=True, env=os.environ | {"PYTHONHASHSEED": "0"}, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = done.stdout.splitlines()
+    command = next(line for line in said if line.startswith("see it again: make sim N=1 SEED=1 KEEP="))
+    kept = command.partition("KEEP=")[2].split(",")
+    broken = said[said.index("broken:") + 1 : said.index(command)]
+    again = said[said.index("again:") + 1 :]
+    assert len(kept) < len(Plan.of(1).steps) / 2
+    assert said.index("trace (virtual seconds):") - said.index("steps:") - 1 == len(kept)
+    assert again == broken
 
 
 # -- what counts as noticed -------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from tests.mutation.weakening import COPY, Mutation
 from tests.sim.plan import Plan
-from tests.sim.runner import Place, Theatre
+from tests.sim.runner import Failure, Place, Theatre
 
 IN_VAIN = ["--timeout", "5", "-o", "timeout_func_only=true"]
 """For a test that notices by waiting in vain, and takes a second otherwise."""
@@ -38,6 +38,18 @@ def attempt(job: tuple[Mutation, Place, Sequence[int]]) -> Found:
     began = time.monotonic()
     seed, said = _play(mutation, place, seeds) if seeds else _test(mutation)
     return mutation.name, seed, f"{said} ({time.monotonic() - began:.1f}s)"
+
+
+def shortened(job: tuple[Mutation, Place, float]) -> tuple[Failure | None, list[str]]:
+    """The schedule that notices it, as short as it becomes in so many seconds; and what the steps that are left of it
+    break when they are played again. In a process of its own, too."""
+    mutation, place, seconds = job
+    plan = Plan.of(mutation.seed or 0)
+    mutation.weaken()
+    with closing(Theatre(place)) as stage:
+        failure = stage.shorten(plan, seconds=seconds)
+        again = [] if failure is None or failure.kept is None else stage.play(plan.only(failure.kept)).broken
+    return failure, again
 
 
 def _play(mutation: Mutation, place: Place, seeds: Sequence[int]) -> tuple[int | None, str]:

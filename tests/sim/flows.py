@@ -5,6 +5,7 @@ of the tasks alone, by a few lines that know nothing of counters, waves or trans
 happened on the way (P11).
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from random import Random
@@ -40,6 +41,16 @@ class TaskSpec:
     """Ends when it is told to."""
     exclusive_key: str | None = None
     unique_key: str | None = None
+    elements: int | None = None
+    """Its result is a list of so many; None: it is none."""
+
+
+def result_of(spec: TaskSpec, fence: int, worker_id: str) -> bytes:
+    """It tells whose it is."""
+    said = f"{spec.id}/{fence}/{worker_id}"
+    if spec.elements is None:
+        return f'"{said}"'.encode()
+    return json.dumps([f"{said}/{number}" for number in range(spec.elements)]).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,8 @@ class FlowSpec:
 
     flows: tuple[NewWorkflow, ...]
     tasks: tuple[TaskSpec, ...]
+    is_rich: bool = False
+    """Made by `graphs`."""
 
     @property
     def id(self) -> str:
@@ -82,6 +95,8 @@ def inputs_of(spec: FlowSpec) -> Iterator[tuple[str, tuple[list[str], int]]]:
     """Of its tasks that wait for tasks alone: for which, and how many must complete."""
     for flow in spec.flows:
         for node in flow.nodes:
+            if node.allow_failed:
+                continue
             inputs = [flow.nodes[number].task_id for number in node.inputs]
             if node.task_id is not None and inputs and None not in inputs:
                 yield node.task_id, ([task_id for task_id in inputs if task_id], node.needed)
@@ -95,13 +110,13 @@ Ask = Callable[..., list[tuple[Any, ...]]]
 def check_flow(ask: Ask, spec: FlowSpec, *, was_cancelled: bool) -> Iterator[str]:
     statuses: dict[str, str] = {}
     for flow in reversed(spec.flows):
-        found = dict(ask("SELECT node, status FROM everbeat_workflow_tasks WHERE workflow_id = ?", (flow.id,)))
-        state = ask("SELECT status, nodes_left FROM everbeat_workflows WHERE id = ?", (flow.id,))
+        found = dict(ask("SELECT node, status FROM sim_workflow_tasks WHERE workflow_id = ?", (flow.id,)))
+        state = ask("SELECT status, nodes_left FROM sim_workflows WHERE id = ?", (flow.id,))
         if not state:
             yield f"workflow {flow.id} was started and is not in the store: lost"
             return
         ((statuses[flow.id], left),) = state
-        tasks = dict(ask("SELECT id, status FROM everbeat_tasks WHERE workflow_id = ?", (flow.id,)))
+        tasks = dict(ask("SELECT id, status FROM sim_tasks WHERE workflow_id = ?", (flow.id,)))
         wanted, end = _expected(flow, tasks, statuses)
         is_unused = flow.parent_id is not None and not tasks
         if not is_unused and not was_cancelled and (found, statuses[flow.id]) != (wanted, end):

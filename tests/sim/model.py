@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.sim.flows import TORN, TaskSpec, check_flow
+from tests.sim.ends import check_graph
+from tests.sim.flows import TORN, TaskSpec, check_flow, result_of
 from tests.sim.processes import Run
 from tests.sim.worker import CONFIG
 from tests.sim.world import World
@@ -24,6 +25,8 @@ OWNED = {"CLAIMED", "RUNNING"}
 PLAIN = {("PENDING", "CLAIMED"), ("PENDING", "RUNNING"), ("CLAIMED", "RUNNING"), ("RUNNING", "COMPLETED")}
 """Changes that no history tells of."""
 RECOVERED = ("task.recovered", "task.quarantined")
+ANYBODYS = b"[]"
+"""A result that does not tell whose it is."""
 
 
 class Move(NamedTuple):
@@ -45,15 +48,17 @@ class Move(NamedTuple):
 def check(world: World) -> list[str]:
     """What is wrong; nothing if all is as promised."""
     moves = [Move(*row[1:]) for row in world.ask("SELECT * FROM sim_log ORDER BY n")]
+    if world.plan.keeps:  # what was deleted was looked at then
+        moves = [move for move in moves if move.new != "DELETED"]
     found = list(world.broken)
     found += _lost_or_stuck(world)
     found += _workflows(world)
     for move in moves:
         found += _illegal(move)
-    nodes = {row[0] for row in world.ask("SELECT id FROM everbeat_tasks WHERE workflow_id IS NOT NULL")}
+    nodes = {row[0] for row in world.ask("SELECT id FROM sim_tasks WHERE workflow_id IS NOT NULL")}
     for task_id, spec in (world.specs | {one: spec for one, spec in world.plan.tasks.items() if one in nodes}).items():
         mine = [move for move in moves if move.id == task_id]
-        found += _accepted(task_id, mine, world.orders[task_id])
+        found += _accepted(spec, mine, world.orders_of(task_id))
         found += _budget(world, spec, world.runs[task_id], mine)
         found += _outcomes(world, task_id, mine)
         found += _attempts(world, spec, mine)
@@ -63,13 +68,14 @@ def check(world: World) -> list[str]:
 
 
 def _lost_or_stuck(world: World) -> Iterator[str]:
-    rows = {row[0]: row for row in world.ask(
-        "SELECT id, status, worker_id, due_at, waiting_for FROM everbeat_tasks")}  # fmt: skip
+    rows = {row[0]: row[:5] for row in world.ask(
+        "SELECT id, status, worker_id, due_at, waiting_for FROM sim_tasks")}  # fmt: skip
+    held = world.held()
     for task_id in world.specs:
         if task_id not in rows:
             yield f"{task_id} was sent and is not in the store: lost"
     for task_id, status, worker, due_at, waiting_for in rows.values():
-        if status not in ENDED:
+        if status not in ENDED and task_id not in held:
             yield f"{task_id} is stuck: {status} of {worker}, due {due_at}, waiting for {waiting_for}"
     for key, run in ((task_id, run) for task_id, runs in world.runs.items() for run in runs):
         if run.ended is None:
@@ -81,8 +87,14 @@ def _workflows(world: World) -> Iterator[str]:
     for flow_id in sorted(world.flows):
         spec = flows[flow_id]
         orders = {order for one in (flow_id, *(task.id for task in spec.tasks)) for order in world.orders[one]}
+        if spec.is_rich:
+            yield from check_graph(
+                world.ask, spec, is_cancelled="cancel" in world.orders[flow_id],
+                is_retried=bool(orders & {"retry", "accept"}), is_left_paused=flow_id in world.left_paused(),
+            )  # fmt: skip
+            continue
         yield from check_flow(world.ask, spec, was_cancelled=bool(orders & {"cancel", "retry", "accept", "fail"}))
-    for name, facts in world.ask("SELECT name, facts FROM everbeat_events"):
+    for name, facts in world.ask("SELECT name, facts FROM sim_events"):
         if name in TORN:
             yield f"nobody but us wrote, and it came to {name}: {facts}"
 
@@ -110,8 +122,9 @@ def _illegal(move: Move) -> Iterator[str]:
         yield f"{said}: cancelled, and the fence did not grow by one"
 
 
-def _accepted(task_id: str, moves: list[Move], orders: list[str]) -> Iterator[str]:
+def _accepted(spec: TaskSpec, moves: list[Move], orders: list[str]) -> Iterator[str]:
     """One end, by nobody but its owner, unless people asked for another one."""
+    task_id = spec.id
     ends = [move for move in moves if move.new in ENDED and move.old not in ENDED]
     after = [move for move in moves if move.old in ENDED]
     if len(ends) > 1 + sum(order in ("retry", "release") for order in orders):
@@ -123,8 +136,7 @@ def _accepted(task_id: str, moves: list[Move], orders: list[str]) -> Iterator[st
         if move.new == "COMPLETED" and "accept" not in orders:
             of = move.old_fence - (move.old == "PENDING")
             who = move.old_worker if move.old == "RUNNING" else move.new_worker
-            wanted = f'"{task_id}/{of}/{who}"'.encode()
-            if move.result != wanted:
+            if move.result != result_of(spec, of, who or ""):
                 yield f"{task_id} completed under fence {move.old_fence} of {who} with the result {move.result!r}"
 
 
@@ -132,13 +144,13 @@ def _budget(world: World, spec: TaskSpec, runs: list[Run], moves: list[Move]) ->
     """Attempts and crashes, against the runs that there really were (PROTOCOL 4, 5)."""
     row = world.ask(
         """SELECT attempt, free_attempts, crash_count, lost_count, dispatch_count, quarantined, status, error_code
-             FROM everbeat_tasks WHERE id = ?""",
+             FROM sim_tasks WHERE id = ?""",
         (spec.id,),
     )
     if not row:
         return
     attempt, free, crashes, losses, dispatches, is_quarantined, status, code = row[0]
-    policy, orders = spec.policy, set(world.orders[spec.id])
+    policy, orders = spec.policy, set(world.orders_of(spec.id))
     limit = CONFIG.max_recovery_attempts
     ends = Counter(run.how for run in runs)
     crashed = ends["crashed"]
@@ -157,7 +169,7 @@ def _budget(world: World, spec: TaskSpec, runs: list[Run], moves: list[Move]) ->
         yield f"{spec.id} ran {len(runs)} times, was lost {losses} times and has used {attempt - free} attempts"
     if not orders & {"retry", "release"}:  # which begin anew
         unbilled = sum(_may_be_free(spec, move, runs) for move in moves if move.new == "RUNNING")
-        if free > unbilled + sum(order == "requeue" for order in world.orders[spec.id]):
+        if free > unbilled + sum(order == "requeue" for order in world.orders_of(spec.id)):
             yield f"{spec.id} has {free} attempts for nothing, and {unbilled} of its starts were not to be billed"
     if orders & {"retry", "requeue", "release", "accept"}:
         return
@@ -199,7 +211,7 @@ def _is_loss(world: World, run: Run, moves: list[Move]) -> bool:
 
 def _attempts(world: World, spec: TaskSpec, moves: list[Move]) -> Iterator[str]:
     """Runs that ended without a result, and the rows that tell of them: neither without the other."""
-    rows = Counter(row[0] for row in world.ask("SELECT fence FROM everbeat_attempts WHERE task_id = ?", (spec.id,)))
+    rows = Counter(row[0] for row in world.ask("SELECT fence FROM sim_attempts WHERE task_id = ?", (spec.id,)))
     started = {move.new_fence for move in moves if move.new == "RUNNING"}
     if more := sorted(fence for fence, count in rows.items() if count > 1 or fence not in started):
         yield f"{spec.id} has attempts under the fences {sorted(rows.elements())}, and did not start so under {more}"
@@ -235,18 +247,18 @@ def _gone(world: World) -> set[str]:
 
 def _silent(world: World) -> set[str]:
     """Who was declared dead because nothing was heard of it: what it had not begun can not be known."""
-    told = world.ask("SELECT worker_id, facts FROM everbeat_events WHERE name = 'worker.dead'")
+    told = world.ask("SELECT worker_id, facts FROM sim_events WHERE name = 'worker.dead'")
     return {worker_id for worker_id, facts in told if json.loads(facts)["cause"] == "silence"}
 
 
 def _outcomes(world: World, task_id: str, moves: list[Move]) -> Iterator[str]:
     """A result that a worker was told is the task's, or kept beside it: unless the worker was killed with it."""
     stored = {move.result for move in moves if move.new == "COMPLETED"}
-    kept = world.ask("SELECT fence, worker_id, result FROM everbeat_late_outcomes WHERE task_id = ?", (task_id,))
+    kept = world.ask("SELECT fence, worker_id, result FROM sim_late_outcomes WHERE task_id = ?", (task_id,))
     late = {fence for fence, _, _ in kept}
     if len(kept) > len({(fence, worker) for fence, worker, _ in kept}):
         yield f"{task_id}: one outcome is kept twice ({kept})"
-    twice = stored.intersection(result for _, _, result in kept if result is not None)
+    twice = stored.intersection(result for _, _, result in kept if result is not None) - {ANYBODYS}
     if twice and "accept" not in world.orders[task_id]:
         yield f"{task_id}: {twice} was stored, and refused"
     killed = {worker.id: worker for worker in world.workers if worker.end == "dead"}
@@ -264,7 +276,7 @@ def _story(world: World) -> Iterator[str]:
     history = Counter(row[0] for row in ask(
         "SELECT task_id FROM everbeat_history WHERE actor = 'system/recovery'"))  # fmt: skip
     events = Counter(row[0] for row in ask(
-        "SELECT task_id FROM everbeat_events WHERE name IN (?, ?)", RECOVERED))  # fmt: skip
+        "SELECT task_id FROM sim_events WHERE name IN (?, ?)", RECOVERED))  # fmt: skip
     if history != events:
         yield f"recoveries by the history {dict(history)}, by the events {dict(events)}"
     reported: Counter[str] = Counter()
@@ -275,12 +287,13 @@ def _story(world: World) -> Iterator[str]:
     recovered = Counter(task_id for worker in world.workers for task_id in worker.recovered)
     if fewer := recovered - reported:
         yield f"reports do not tell of recoveries that were done: {dict(fewer)}"
-    hindered = {worker.id for worker in world.workers if worker.is_hindered or worker.is_gone}
-    dead = {row[0] for row in ask("SELECT id FROM everbeat_workers WHERE status = 'dead'")}
-    told = [row[0] for row in ask("SELECT worker_id FROM everbeat_events WHERE name = 'worker.dead'")]
+    hindered = {worker.id for worker in world.workers
+                if worker.is_hindered or worker.end in ("dead", "stopped", "refused")}  # fmt: skip
+    dead = {row[0] for row in ask("SELECT id FROM sim_workers WHERE status = 'dead'")}
+    told = [row[0] for row in ask("SELECT worker_id FROM sim_events WHERE name = 'worker.dead'")]
     if sorted(dead) != sorted(told):
         yield f"dead workers by the rows {sorted(dead)}, by the events {sorted(told)}"
-    for worker_id, text in ask("SELECT worker_id, facts FROM everbeat_events WHERE name = 'worker.dead'"):
+    for worker_id, text in ask("SELECT worker_id, facts FROM sim_events WHERE name = 'worker.dead'"):
         facts = json.loads(text)
         if facts["cause"] == "silence" and facts["silent_for"] * 1000 < CONFIG.running_stale_threshold_ms:
             yield f"{worker_id} was declared dead after {facts['silent_for']} s of silence"
@@ -290,6 +303,6 @@ def _story(world: World) -> Iterator[str]:
         if worker.end == "runs" and worker.id in dead:
             yield f"{worker.id} is alive and well, declared dead, and has not noticed"
     failed = Counter(row[0] for row in ask("SELECT task_id FROM everbeat_history WHERE change = 'fail'"))
-    said = Counter(row[0] for row in ask("SELECT task_id FROM everbeat_events WHERE name = 'task.failed'"))
+    said = Counter(row[0] for row in ask("SELECT task_id FROM sim_events WHERE name = 'task.failed'"))
     if failed - said:
         yield f"failures by the history {dict(failed)}, by the events {dict(said)}"

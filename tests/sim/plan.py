@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from tests.sim.flows import FlowSpec, TaskSpec, a_flow
+from tests.sim.graphs import a_graph
 
 from everbeat.model.task import TaskPolicy
 
@@ -40,6 +41,8 @@ class Theme:
     """Of tasks; "later" is async."""
     flows: int = 0
     """How many workflows there are, at most."""
+    is_rich: bool = False
+    """They have all that workflows may have, and what has ended is soon deleted."""
     lasts: float = 9.0
     """Virtual seconds."""
     proof: float = 0.8
@@ -110,6 +113,9 @@ THEMES = (ANYTHING, ANYTHING, FREEZES, FREEZES, LEASES, DOUBTS, FLOWS, FLOWS, UN
 WITH_ASYNC = 1_000_000
 """Plans from this seed on have async tasks, too. Those before it are what they were: some of them are kept as tests."""
 
+WITH_GRAPHS = 2_000_000
+"""Plans from this seed on also have richer workflows, and a janitor that deletes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -137,6 +143,10 @@ class Plan:
     """The kernel tells who is gone."""
     skews: tuple[float, ...] = (0.0,)
     """By how many seconds the clocks of workers are wrong, where the database has one of its own."""
+    keeps: int = 0
+    """For how many seconds what has ended is kept; 0: for longer than a plan lasts."""
+    keeps_workers: int = 0
+    """The same, of workers: longer than any of them stands still."""
 
     @property
     def tasks(self) -> dict[str, TaskSpec]:
@@ -154,15 +164,23 @@ class Plan:
         theme = random.choice(THEMES)
         if seed >= WITH_ASYNC:
             theme = replace(theme, names=("add", "sub", "later", "later"))
+        if seed >= WITH_GRAPHS:
+            theme = replace(
+                theme, is_rich=True, flows=max(theme.flows, 2), where=(*theme.where, "janitor", "retain"),
+                others=(*theme.others, "retry_flow", "retry_flow", "pause", "cancel_flow"),
+            )  # fmt: skip
+        a_workflow = a_graph if theme.is_rich else a_flow
         tasks = [_task(random, f"t{number:02}", theme) for number in range(random.randint(1 if theme.flows else 3, 12))]
         flows = [
-            a_flow(random, number, lambda task_id: _task(random, task_id, theme))
+            a_workflow(random, number, lambda task_id: _task(random, task_id, theme))
             for number in range(random.randint(0, theme.flows))
         ]
         sends = [Step(_moment(random, theme, 0.5), "send", (task,)) for task in tasks]
         if "later" in theme.names and random.random() < 0.6:
             sends += _crowd(random, theme)
         starts = [Step(_moment(random, theme, 0.4), "start", (flow,)) for flow in flows]
+        if theme.is_rich:
+            starts += [_tend(random, start) for start in starts]
         faults = [_fault(random, theme) for _ in range(random.randint(0, 8))]
         tasks = [*(step.facts[0] for step in sends), *(task for flow in flows for task in flow.tasks)]
         others = [_other(random, tasks, flows, theme) for _ in range(random.randint(0, 6))]
@@ -174,6 +192,7 @@ class Plan:
             lasts=theme.lasts,
             has_proof=random.random() < theme.proof,
             skews=tuple(random.choice((0.0, 0.0, 3.0, -40.0, 3600.0)) for _ in range(places)),
+            keeps=random.choice((2, 3, 5)) if theme.is_rich else 0, keeps_workers=round(theme.lasts) + 3,
         )  # fmt: skip
 
     def only(self, keep: list[int]) -> "Plan":
@@ -182,6 +201,12 @@ class Plan:
 
 def _moment(random: Random, theme: Theme, share: float = 1.0) -> float:
     return round(random.random() * theme.lasts * share, 3)
+
+
+def _tend(random: Random, start: Step) -> Step:
+    """What somebody does about it whenever an error has paused it."""
+    changes = [random.choice(("retry", "resume")) for _ in range(random.choice((0, 1, 1, 2, 9)))]
+    return Step(start.at, "tend", (start.facts[0].id, tuple(changes), random.choice((0.5, 2.0))))
 
 
 def _crowd(random: Random, theme: Theme) -> list[Step]:
@@ -225,7 +250,8 @@ def _other(random: Random, tasks: list[TaskSpec], flows: list[FlowSpec], theme: 
         case "stop_worker":
             facts = (place, random.choice((0.5, 3.0, 4.5, 5.5, 6.0, 7.0, 9.0, theme.lasts)))
         case "stutter":
-            facts = (place, random.choice((1.0, 2.5, 4.0, 4.7)), random.choice((5.0, 8.0, 12.0)))
+            firsts = (2.5, 3.4, 3.5, 3.6) if theme.is_rich else (1.0, 2.5, 4.0, 4.7)
+            facts = (place, random.choice(firsts), random.choice((5.0, 8.0, 12.0)))
         case "late_verdict":
             facts = (place, random.choice((4.5, 5.0, 5.5)), random.choice((1.0, 2.0, 3.0)))
         case "cut_off":
@@ -238,7 +264,7 @@ def _other(random: Random, tasks: list[TaskSpec], flows: list[FlowSpec], theme: 
             facts = (random.choice((-20.0, -6.0, -1.0, 1.0, 6.0, 20.0)),)
         case "drain":
             facts = (place, random.choice((0.0, 0.5, 3.0)))
-        case "pause" | "cancel_flow" | "lock_flow":
+        case "pause" | "cancel_flow" | "lock_flow" | "retry_flow":
             facts = (random.choice(flows).id if flows else "", random.choice((0.5, 2.0, 6.0)))
         case _:
             facts = (task,)

@@ -10,7 +10,7 @@ from random import Random
 from typing import Protocol
 
 from tests.run.stage import Child, SimulatedCrew
-from tests.sim.flows import TaskSpec
+from tests.sim.flows import TaskSpec, result_of
 from tests.words import VirtualClock
 
 from everbeat.model.task import Claim, Outcome, TaskError
@@ -42,10 +42,9 @@ class Run:
     worker; guarded: by the fork server; lost: with its worker."""
     was_told: bool = False
     """To stop."""
-
-    @property
-    def result(self) -> bytes:
-        return f'"{self.task_id}/{self.fence}/{self.worker_id}"'.encode()
+    args: bytes = b""
+    result: bytes = b""
+    """If it comes to one."""
 
 
 class Ground(Protocol):
@@ -138,8 +137,12 @@ class Processes(SimulatedCrew):
         if not self._is_here(child):
             return
         self._journal.begin(entry, claim.seq, claim.fence)
-        run = Run(claim.id, claim.fence, self._worker_id, child.pid, claim.exclusive_key, self._clock.mono_us())
+        run = Run(
+            claim.id, claim.fence, self._worker_id, child.pid, claim.exclusive_key, self._clock.mono_us(),
+            args=claim.args,
+        )  # fmt: skip
         spec = self._ground.begin(run)
+        run.result = result_of(spec, run.fence, run.worker_id)
         self._runs[child.slot, claim.seq, claim.fence] = run, spec, entry
         self._ground.say(self._worker_id, f"process {child.pid} begins {claim.id} under fence {claim.fence}")
         if claim.exclusive_key is not None:

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from tests.sim.stores import Ground, PostgresGround, SQLiteGround
 from tests.sim.world import World
 
 MOST_TRIES = 200
+MOST_SECONDS = 60.0
+"""For making a failure short."""
 STORES = ("sqlite", "postgres")
 
 
@@ -122,15 +125,17 @@ class Theatre:
         played = self.play(shown, is_told=True)
         return Failure(shown, played.found, played.trace, self._store, kept) if played.found else None
 
-    def shorten(self, plan: Plan) -> Failure | None:
-        """Leave out steps, many at once first, as long as the same is broken without them."""
+    def shorten(self, plan: Plan, *, seconds: float = MOST_SECONDS) -> Failure | None:
+        """Leave out steps, many at once first, as long as the same is broken without them and there is time."""
+        give_up_at = time.monotonic() + seconds
         kinds = set(map(kind_of, self.play(plan).found[:1]))
         kept, size, tries = list(range(len(plan.steps))), len(plan.steps) // 2, MOST_TRIES
-        while size and tries > 0:
+        while size and tries > 0 and time.monotonic() < give_up_at:
             for first in range(0, len(kept), size):
                 fewer = kept[:first] + kept[first + size :]
                 tries -= 1
-                if tries > 0 and kinds.intersection(map(kind_of, self.play(plan.only(fewer)).found)):
+                is_time = tries > 0 and time.monotonic() < give_up_at
+                if is_time and kinds.intersection(map(kind_of, self.play(plan.only(fewer)).found)):
                     kept = fewer
                     break
             else:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import psycopg
+from tests.sim import deleted
 from tests.words import VirtualClock
 
 from everbeat.model.integrity import Checkpoint
@@ -149,6 +150,10 @@ class SQLiteGround:
         with closing(sqlite3.connect(self._path)) as file:
             file.backup(self._empty)
         self._empty.executescript(SQLITE_LOG)
+        for table in deleted.TABLES:
+            columns = [f"OLD.{row[1]}" for row in self._empty.execute(f"PRAGMA table_info(everbeat_{table})")]
+            copied = deleted.SQLITE.format(table=table, columns=", ".join(columns))
+            self._empty.executescript(copied + deleted.VIEWS.format(table=table))
         self._memory = _in_memory()
 
     def clear(self) -> None:
@@ -208,6 +213,8 @@ class PostgresGround:
         self._store = PostgresStore(url, patience=2.0)
         self._eye = psycopg.connect(url, autocommit=True)
         self._eye.execute(POSTGRES_LOG)
+        for table in deleted.TABLES:
+            self._eye.execute((deleted.POSTGRES + deleted.VIEWS).format(table=table).encode())
         tables = self._eye.execute(
             "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND tablename <> 'everbeat_meta'"
         )

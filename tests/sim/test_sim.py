@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.postgres import GIVEN, EmptyDatabase
-from tests.sim.plan import WITH_ASYNC
+from tests.sim.plan import WITH_ASYNC, WITH_GRAPHS
 from tests.sim.runner import kind_of
 
 EACH = 100
-EACH_ON_POSTGRES = 25
+EACH_ON_POSTGRES = 17
 ROOT = Path(__file__).parents[2]
 
 
@@ -24,13 +24,15 @@ def simulate(*words: str, **environment: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("first", [*range(1, 1201, EACH), *range(WITH_ASYNC, WITH_ASYNC + 800, EACH)])
+@pytest.mark.parametrize(
+    "first", [first + part for first in (1, WITH_ASYNC, WITH_GRAPHS) for part in range(0, 700, EACH)]
+)
 def test_no_schedule_breaks_a_promise(first: int) -> None:
     status, said = simulate("--n", str(EACH), "--seed", str(first))
     assert status == 0, said
 
 
-@pytest.mark.parametrize("first", [10_001, 10_026, WITH_ASYNC + 10_001, WITH_ASYNC + 10_026])
+@pytest.mark.parametrize("first", [first + part for first in (0, WITH_ASYNC, WITH_GRAPHS) for part in (10_001, 10_018)])
 def test_nor_does_one_on_postgresql(first: int, a_database: EmptyDatabase) -> None:
     words = ("--n", str(EACH_ON_POSTGRES), "--seed", str(first), "--store", "postgres")
     status, said = simulate(*words, **{GIVEN: a_database.server})
@@ -79,5 +81,12 @@ def test_a_life_that_ends_deep_inside_of_what_happens_already_ends() -> None:
 
 def test_what_never_began_is_known_while_somebody_else_sees_to_what_its_worker_left() -> None:
     status, said = simulate("--n", "1", "--seed", "542092")
+
+    assert status == 0, said
+
+
+def test_of_two_reasons_why_a_join_can_not_be_met_the_first_counts() -> None:
+    """An input was not wanted, and another one failed later."""
+    status, said = simulate("--n", "1", "--seed", "2000133")
 
     assert status == 0, said

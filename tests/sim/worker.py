@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
-from typing import Protocol
+from typing import Protocol, cast
 
 from tests.run.stage import ASYNC_NAMES, NO_SUCH_PID, SYNC_NAMES, _lock
+from tests.sim.deleted import QuickDays, keeping
 from tests.sim.line import Killed, Line
 from tests.sim.processes import Ground, Processes
 from tests.words import BOOT_ID, SECOND, VirtualClock, a_worker
@@ -108,7 +109,7 @@ class Surroundings(Ground, Protocol):
 class Worker:
     def __init__(
         self, world: Surroundings, place: int, number: int, seed: int, *, processes: int, async_slots: int,
-        is_first: bool, has_proof: bool, skew: float,
+        is_first: bool, has_proof: bool, skew: float, keeps: int, keeps_workers: int,
     ) -> None:  # fmt: skip
         self.id = f"w{number}"
         self.place = place
@@ -130,6 +131,8 @@ class Worker:
         self._processes = processes
         self._async_slots = async_slots
         self._has_proof = has_proof
+        self._keeps = keeps
+        self._keeps_workers = keeps_workers
         self._clock = SkewedClock(world.clock, round(skew * SECOND))
         self._version = -1
         self._asked_at = 0
@@ -192,8 +195,14 @@ class Worker:
         self.lease_keeper = LeaseKeeper(
             worker_id=self.id, store=self.store, dispatcher=self.dispatcher, heartbeat=self.heartbeat
         )
-        self.janitor = Janitor(worker_id=self.id, store=self.store, config=CONFIG, clock=clock)
+        self.janitor = self._a_janitor()
         self._reporter = reporter
+
+    def _a_janitor(self) -> Janitor:
+        if not self._keeps:
+            return Janitor(worker_id=self.id, store=self.store, config=CONFIG, clock=self._clock)
+        quick, config = cast(Store, QuickDays(self.store)), keeping(self._keeps, self._keeps_workers)
+        return Janitor(worker_id=self.id, store=quick, config=config, clock=self._clock)
 
     def soon(self, loop: str) -> None:
         self._world.soon(self, loop, 0.0)
@@ -221,7 +230,8 @@ class Worker:
             case "dispatcher/0" | "dispatcher/1" if self._scribes is not None:
                 return self._scribes.turn(loop)
             case _:
-                return self.janitor.tick()
+                wait = self.janitor.tick()
+                return min(wait, 1.0) if self._keeps else wait
 
     def _start(self) -> None:
         """As `Life.recover`, `register` and `begin`. One that can not reach its store ends, and another is started."""

@@ -6,13 +6,17 @@ world inside itself until it goes on, so every transaction can fall between any 
 
 import heapq
 import itertools
+import json
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from tests.sim.deleted import Deletions
 from tests.sim.flows import FlowSpec, TaskSpec, inputs_of
+from tests.sim.graphs import takers
 from tests.sim.line import Fault, Killed, Line
 from tests.sim.plan import Plan, Step
 from tests.sim.processes import Run
@@ -38,6 +42,15 @@ UNFINISHED = (
     "SELECT 1 FROM everbeat_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING') LIMIT 1",
     "SELECT 1 FROM everbeat_workflows WHERE parent_id IS NULL AND status IN ('PENDING', 'RUNNING', 'PAUSED') LIMIT 1",
 )
+PAUSED = """
+SELECT root_id FROM everbeat_workflows
+ WHERE status = 'PAUSED' GROUP BY root_id HAVING min(paused_by) = 'error' AND max(paused_by) = 'error'"""
+LIVE_TASKS = """
+SELECT t.id, w.root_id, CASE WHEN t.status = 'PENDING' AND t.held = 1
+                              AND (t.due_at IS NOT NULL OR t.waiting_for LIKE 'workflow:%') THEN 1 ELSE 0 END
+  FROM everbeat_tasks t LEFT JOIN everbeat_workflows w ON w.id = t.workflow_id
+ WHERE t.status IN ('PENDING', 'CLAIMED', 'RUNNING')"""
+LIVE_ROOTS = "SELECT id FROM everbeat_workflows WHERE parent_id IS NULL AND status IN ('PENDING', 'RUNNING', 'PAUSED')"
 UNSERVED = """
 SELECT DISTINCT exclusive_key FROM everbeat_tasks t
  WHERE status = 'PENDING' AND exclusive_key IS NOT NULL AND waiting_for IS NOT NULL AND due_at IS NULL AND held = 0
@@ -85,6 +98,11 @@ class World:
         self.flows: set[str] = set()
         """Workflows that are in the store, as far as their senders know."""
         self._tasks = plan.tasks
+        self._roots = {task.id: flow.id for flow in plan.flows.values() for task in flow.tasks}
+        self._takers = {task_id: taking for flow in plan.flows.values() if flow.is_rich
+                        for task_id, taking in takers(flow).items()}  # fmt: skip
+        self._tended: dict[str, int] = {}
+        """Workflows that somebody looks after, and how often they still do something when one is paused."""
         self._inputs = {task_id: inputs for flow in plan.flows.values() for task_id, inputs in inputs_of(flow)}
         self.runs: dict[str, list[Run]] = defaultdict(list)
         self.orders: dict[str, list[str]] = defaultdict(list)
@@ -109,6 +127,7 @@ class World:
         self._for_the_next: dict[int, list[Fault]] = defaultdict(list)
         """Faults that strike whoever starts next in a place."""
         self._person = Person()
+        self._deletions = Deletions(self.ask, keeps=plan.keeps, keeps_workers=plan.keeps_workers)
         self.store, self._line = self.open_store(self._person)
 
     # -- all of it --------------------------------------------------------------------------------------------------
@@ -155,14 +174,36 @@ class World:
         return self._is_all_ended() and not self._has_unaware()
 
     def _is_all_ended(self) -> bool:
-        return not any(self.ask(question) for question in UNFINISHED)
+        if not any(self.ask(question) for question in UNFINISHED):
+            return True
+        paused = self.left_paused()
+        if not paused:
+            return False
+        held = self.held()
+        return all(task_id in held for task_id, _, _ in self.ask(LIVE_TASKS)) and all(
+            root in paused for (root,) in self.ask(LIVE_ROOTS)
+        )
+
+    def left_paused(self) -> set[str]:
+        """Workflows in which something waits because of an error, and nobody does anything about it any more."""
+        return {root for (root,) in self.ask(PAUSED) if not self._tended.get(root)}
+
+    def held(self) -> set[str]:
+        """Tasks that wait in them, and say so."""
+        paused = self.left_paused()
+        return {task_id for task_id, root, is_held in self.ask(LIVE_TASKS) if is_held and root in paused}
+
+    def orders_of(self, task_id: str) -> list[str]:
+        """What people have asked for, of a task or of what has failed in all of its workflow."""
+        of_all = [order for order in self.orders[self._roots.get(task_id, "")] if order == "retry"]
+        return [*self.orders[task_id], *of_all]
 
     def _has_unaware(self) -> bool:
         """Somebody was declared dead and goes on, stands still, has something to tell or has left it behind, or runs
         what is not to run."""
         if any(worker.is_busy(self.clock.mono_us()) or worker.has_left_outcomes for worker in self.workers):
             return True
-        dead = {row[0] for row in self.ask("SELECT id FROM everbeat_workers WHERE status = 'dead'")}
+        dead = {row[0] for row in self.ask("SELECT id FROM sim_workers WHERE status = 'dead'")}
         runs = any(run.ended is None for runs in self.runs.values() for run in runs)
         return runs or any(worker.id in dead and not worker.is_gone for worker in self.workers)
 
@@ -202,7 +243,8 @@ class World:
         """False: no more can happen inside of what happens already."""
         if len(self._who) > DEEPEST:
             return False
-        until = self.clock.mono_us() + round(seconds * SECOND)
+        began = self.clock.mono_us()
+        until = began + round(seconds * SECOND)
         was_busy = worker.busy.get(loop)
         worker.busy[loop] = until
         try:
@@ -212,6 +254,8 @@ class World:
                 del worker.busy[loop]
             else:
                 worker.busy[loop] = was_busy
+        if isinstance(worker, Worker) and self.clock.mono_us() - began > SECOND // 2:
+            worker.is_hindered = True  # whatever happened inside took its time
         return True
 
     def _stop(self, worker: Worker, seconds: float) -> None:
@@ -244,6 +288,8 @@ class World:
 
     def _count_commit(self) -> None:
         self._commits += 1
+        if self.plan.keeps and self._who and self._who[-1][1] == "janitor":
+            self.broken += self._deletions.wrong(self.clock.wall_us())
 
     def _start(self, place: int, *, is_first: bool = True) -> None:
         held = self._at[place]
@@ -252,7 +298,7 @@ class World:
         skew = self.plan.skews[place % len(self.plan.skews)] if self._ground.has_own_clock else 0.0
         worker = Worker(self, place, len(self.workers) + 1, self.plan.seed, processes=self.plan.processes,
                         async_slots=self.plan.async_slots, is_first=is_first, has_proof=self.plan.has_proof,
-                        skew=skew)  # fmt: skip
+                        skew=skew, keeps=self.plan.keeps, keeps_workers=self.plan.keeps_workers)  # fmt: skip
         self.workers.append(worker)
         self._at[place] = worker
         worker.line.faults += self._for_the_next.pop(place, []) if not self._is_calm else []
@@ -333,6 +379,10 @@ class World:
             case "pause", (flow_id, seconds):
                 self._change_flow(WorkflowChange.PAUSE, flow_id)
                 self.after(seconds, partial(self._change_flow, WorkflowChange.RESUME, flow_id))
+            case "tend", (flow_id, changes, seconds):
+                self._tend(flow_id, changes, seconds)
+            case "retry_flow", (flow_id, _):
+                self._change_flow(WorkflowChange.RETRY, flow_id)
             case "cancel_flow", (flow_id, _):
                 self._change_flow(WorkflowChange.CANCEL, flow_id)
             case "lock_flow", (flow_id, seconds):
@@ -403,7 +453,7 @@ class World:
             if error.maybe_stored and (tries or spec.unique_key is None):  # or another of its key may be there instead
                 self.specs[spec.id] = spec
             if tries:
-                self.after(0.5, partial(self._send, spec, tries - 1))
+                self.after(0.5, partial(self._send, spec, self._fewer(tries, error)))
             return
         finally:
             self._who.pop()
@@ -417,6 +467,10 @@ class World:
             self.specs.pop(spec.id, None)
         self._ring()
 
+    def _fewer(self, tries: int, error: StoreUnavailable) -> int:
+        """Who sends again what is ended and deleted by then sends another one."""
+        return min(tries - 1, 1) if self.plan.keeps and error.maybe_stored else tries - 1
+
     def _start_flow(self, flow: FlowSpec, tries: int = 10) -> None:
         self._who.append((self._person, "sender"))
         try:
@@ -426,7 +480,7 @@ class World:
             if error.maybe_stored:
                 self.flows.add(flow.id)
             if tries:
-                self.after(0.5, partial(self._start_flow, flow, tries - 1))
+                self.after(0.5, partial(self._start_flow, flow, self._fewer(tries, error)))
             return
         finally:
             self._who.pop()
@@ -447,6 +501,16 @@ class World:
             self._who.pop()
             self._note_changes(self._person, "orders")
         self._ring()
+
+    def _tend(self, flow_id: str, changes: tuple[str, ...], seconds: float) -> None:
+        """Whenever it is paused by an error, the next of these is done; after the last of them nothing is."""
+        self._tended[flow_id] = len(changes)
+        if not changes:
+            return
+        if (flow_id,) in self.ask(PAUSED):
+            self._change_flow(WorkflowChange(changes[0]), flow_id)
+            changes = changes[1:]
+        self.after(seconds, partial(self._tend, flow_id, changes, seconds))
 
     def _ring(self) -> None:
         for worker in self._at.values():
@@ -477,7 +541,7 @@ class World:
     def begin(self, run: Run) -> TaskSpec:
         """The code of a task begins."""
         ((status, fence, owner),) = self.ask(
-            "SELECT status, fence, worker_id FROM everbeat_tasks WHERE id = ?", (run.task_id,)
+            "SELECT status, fence, worker_id FROM sim_tasks WHERE id = ?", (run.task_id,)
         )
         if fence < run.fence or (fence == run.fence and (status, owner) not in (("RUNNING", run.worker_id),)):
             self.broken.append(
@@ -486,6 +550,9 @@ class World:
             )
         if run.task_id in self._inputs:
             self._check_inputs(run)
+        if run.task_id in self._takers:
+            wrong = self._takers[run.task_id].is_wrong(run.args, self._result)
+            self.broken += [f"{run.task_id} was given other results than there are: {wrong}"] if wrong else []
         if run.key is not None:
             for other in self._running(run.key):
                 self.broken.append(
@@ -495,11 +562,15 @@ class World:
         self.runs[run.task_id].append(run)
         return self._tasks[run.task_id]
 
+    def _result(self, task_id: str) -> Any:
+        found = self.ask("SELECT result FROM sim_tasks WHERE id = ? AND status = 'COMPLETED'", (task_id,))
+        return json.loads(bytes(found[0][0])) if found else None
+
     def _check_inputs(self, run: Run) -> None:
         inputs, needed = self._inputs[run.task_id]
         marks = ", ".join("?" * len(inputs))
         ((completed,),) = self.ask(
-            f"SELECT count(*) FROM everbeat_tasks WHERE id IN ({marks}) AND status = 'COMPLETED'", inputs
+            f"SELECT count(*) FROM sim_tasks WHERE id IN ({marks}) AND status = 'COMPLETED'", inputs
         )
         if completed < needed:
             self.broken.append(f"{run.task_id} began with {completed} of its inputs, and needs {needed}")
