@@ -149,8 +149,8 @@ def test_a_workflow_that_stays_torn_whatever_is_done_is_mended_once_and_then_lef
 
     looks = [store.mend_workflows() for _ in range(3)]
 
-    assert [stuck for _, stuck, _ in looks] == [["flow"], [], []]
-    assert [mended for mended, _, _ in looks] == [[], [], []]
+    assert [list(look.stuck) for look in looks] == [["flow"], [], []]
+    assert [list(look.mended) for look in looks] == [[], [], []]
     info = store.workflow("flow")
     assert info is not None
     assert info.stuck is not None

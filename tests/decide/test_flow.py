@@ -27,7 +27,8 @@ N, W = NodeStatus, WorkflowStatus
         (3, 1, 2, 0, False, N.PENDING),
         (3, 0, 3, 0, False, N.READY),
         (3, 2, 0, 1, False, N.SKIPPED),
-        (3, 2, 0, 0, False, N.SKIPPED),
+        (3, 2, 0, 0, False, N.PENDING),
+        (3, 0, 2, 0, False, N.SKIPPED),
         (3, 1, 1, 1, True, N.PENDING),
         (3, 0, 1, 2, True, N.READY),
         (1, 2, 1, 0, False, N.READY),
@@ -36,6 +37,9 @@ N, W = NodeStatus, WorkflowStatus
         (1, 0, 0, 0, False, N.SKIPPED),
         (2, 1, 0, 2, False, N.FAILED),
         (2, 1, 1, 1, False, N.PENDING),
+        (2, 1, 0, 0, False, N.PENDING),
+        (2, 1, 0, 1, False, N.FAILED),
+        (2, 0, 1, 0, False, N.SKIPPED),
     ],
 )
 def test_a_join_of_three(needed: int, left: int, ok: int, failed: int, allow_failed: bool, turn: NodeStatus) -> None:
@@ -53,6 +57,21 @@ def test_a_quorum_of_all_inputs_fails_where_a_join_of_all_is_skipped() -> None:
     assert turn_of(one_failed).status is N.FAILED
     assert turn_of(replace(one_failed, is_partial=False)).status is N.SKIPPED
     assert turn_of(one_was_not_wanted).status is N.SKIPPED
+
+
+@pytest.mark.parametrize("is_partial", [True, False])
+def test_of_an_input_that_failed_and_one_that_was_not_wanted_it_does_not_matter_which_came_first(
+    is_partial: bool,
+) -> None:
+    """Neither is enough alone: two of three are needed, and one is still under way."""
+    begun = Waiting(deps=3, needed=2, left=3, ok=0, failed=0, is_partial=is_partial)
+    failed, unwanted = replace(begun, left=2, failed=1), replace(begun, left=2)
+    both = replace(begun, left=1, failed=1)
+    neither = replace(begun, left=1)
+
+    assert turn_of(failed).status is turn_of(unwanted).status is turn_of(neither).status is N.PENDING
+    late, early = turn_of(replace(neither, left=0, failed=1)), turn_of(both)
+    assert (late.status, late.code) == (early.status, early.code)
 
 
 def test_a_condition_waits_for_the_node_it_asks() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.sim.flows import Ask, FlowSpec
 
-from everbeat.model.flow import CONDITION_NOT_MET, ITEM, NewNode, NewWorkflow, NodeKind, OnError
+from everbeat.model.flow import ITEM, NewNode, NewWorkflow, NodeKind, OnError
 
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "SKIPPED")
 LOST = object()
@@ -24,8 +24,6 @@ class Known:
     paused_by: str | None
     error_node: str | None
     nodes: dict[int, str]
-    unwanted: set[int]
-    """Nodes that were skipped though nothing before them had failed by then."""
     results: dict[int, Any] = field(default_factory=dict)
     """What each node that has ended should have for a result."""
     lacking: set[int] = field(default_factory=set)
@@ -44,9 +42,9 @@ def check_graph(
         if not state:
             yield f"workflow {flow.id} was started and is not in the store: lost"
             return
-        rows = ask("SELECT node, status, error_code FROM sim_workflow_tasks WHERE workflow_id = ?", (flow.id,))
-        nodes = {node: status for node, status, _ in rows}
-        mine = Known(*state[0], nodes, {node for node, _, code in rows if code == CONDITION_NOT_MET})
+        rows = ask("SELECT node, status FROM sim_workflow_tasks WHERE workflow_id = ?", (flow.id,))
+        nodes = dict(rows)
+        mine = Known(*state[0], nodes)
         tree.known[flow.id] = flow, mine
         yield from _check(tree, flow, mine, is_cancelled=is_cancelled)
         if flow.parent_id is None and not (mine.status in OVER and not mine.left) and not is_left_paused:
@@ -91,8 +89,6 @@ class _Tree:
         completed = sum(mine.nodes[one] == "COMPLETED" for one in node.inputs)
         is_lacking = bool(mine.lacking.intersection(node.inputs))
         if completed < node.needed and not node.allow_failed:
-            could_start = len(node.inputs) - len(mine.unwanted.intersection(node.inputs)) >= node.needed
-            is_lacking &= could_start or number not in mine.unwanted  # of two reasons, the first counts
             wanted = "FAILED" if node.is_partial and is_lacking else "SKIPPED"
         elif not self._is_wanted(node, mine):
             wanted, is_lacking = "SKIPPED", False

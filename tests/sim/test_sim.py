@@ -85,8 +85,8 @@ def test_what_never_began_is_known_while_somebody_else_sees_to_what_its_worker_l
     assert status == 0, said
 
 
-def test_of_two_reasons_why_a_join_can_not_be_met_the_first_counts() -> None:
-    """An input was not wanted, and another one failed later."""
+def test_of_two_reasons_why_a_join_can_not_be_met_it_does_not_matter_which_came_first() -> None:
+    """An input was not wanted, and another one failed later: the join was SKIPPED, and FAILED the other way round."""
     status, said = simulate("--n", "1", "--seed", "2000133")
 
     assert status == 0, said

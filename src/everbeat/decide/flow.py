@@ -70,7 +70,10 @@ def turn_of(node: Waiting, condition: str | None = None, results: Mapping[int, b
 
 
 def _in_vain(node: Waiting) -> Turn:
-    """Too few inputs are left. Where none of them failed, they were not wanted: neither is this one."""
+    """Too few inputs are left. Where none of them failed, they were not wanted: neither is this one. That none did is
+    known when all have ended: otherwise it would depend on which came first."""
+    if not node.failed and node.left:
+        return WAIT
     if not node.failed:
         return Turn(status=NodeStatus.SKIPPED, code=CONDITION_NOT_MET, message="what it waits for was skipped")
     if not node.is_partial:
