@@ -99,7 +99,10 @@ def test_a_worker_that_dies_at_the_last_node_that_others_wait_for_changes_nothin
     case, yard = CASES[name], make_yard(**FAST)
     calm = case.flow(yard, CALM).start(yard.app)
     doomed = {point: case.flow(yard, point.replace(",", ".")).start(yard.app) for point in points_of(name)}
+    yard.store.set_paused(CALM, is_paused=True, actor="test")
     healthy = yard.worker("--queues", f"default,{CALM}")
+    until_at_rest(yard, "default")
+    yard.store.set_paused(CALM, is_paused=False, actor="test")
     until_at_rest(yard, "default", CALM)
     assert healthy.stop() == 0
 
