@@ -145,9 +145,7 @@ def furnish(app: Everbeat, store: Store, worker: str) -> None:
 
 def _wave(store: Store, worker: str, verdict: Verdict | None = None) -> list[Claim]:
     """Run what is ready, but for what is slow; what that was."""
-    names = frozenset(Tasks._fields)
-    room = Room(sync_names=names, async_names=frozenset(), queues=frozenset({QUEUE}), slots=dict.fromkeys(range(50), 0))
-    claims = store.flush(Flush(worker_id=worker, room=room)).claims
+    claims = claim_all(store, worker)
     titles = {node.task_id: node.name for claim in claims for node in store.workflow_nodes(claim.workflow_id or "")}
     slow = [claim for claim in claims if titles[claim.id] == "slow"]
     ready = [claim for claim in claims if claim not in slow]
@@ -155,6 +153,12 @@ def _wave(store: Store, worker: str, verdict: Verdict | None = None) -> list[Cla
     endings += [Ending(claim=claim, verdict=handed_back()) for claim in slow]
     store.flush(Flush(worker_id=worker, endings=endings))
     return ready
+
+
+def claim_all(store: Store, worker: str) -> list[Claim]:
+    names = frozenset(Tasks._fields)
+    room = Room(sync_names=names, async_names=frozenset(), queues=frozenset({QUEUE}), slots=dict.fromkeys(range(50), 0))
+    return store.flush(Flush(worker_id=worker, room=room)).claims
 
 
 def _result(claim: Claim) -> Verdict:

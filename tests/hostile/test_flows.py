@@ -84,6 +84,16 @@ def test_recovery_looks_at_every_workflow_and_comes_to_an_end(hand: Hand, table:
         assert (again, stuck) == ([], [])
 
 
+def test_the_result_of_a_node_that_makes_no_sense_is_no_argument_and_keeps_nobody_from_claiming(hand: Hand) -> None:
+    with hand.writing() as pen:
+        pen.write("UPDATE everbeat_workflow_tasks SET status = '-1' WHERE workflow_id = 'first-plain' AND node = 0")
+    with closing(open_store(AppConfig(broker=hand.broker))) as store:
+        claims = {claim.workflow_id: claim for claim in flows.claim_all(store, "w0")}
+
+    assert claims["first-plain"].args == b""
+    assert json.loads(claims["first-quorum"].args)
+
+
 @pytest.mark.parametrize("table", flows.TABLES)
 def test_a_worker_among_workflows_that_make_no_sense_ends_the_others(hand: Hand, tmp_path: Path, table: str) -> None:
     flows.spread(hand, table)
@@ -99,7 +109,7 @@ def test_a_worker_among_workflows_that_make_no_sense_ends_the_others(hand: Hand,
 
 
 def _has_completed(app: Everbeat, workflow_id: str) -> bool:
-    return app.workflow(workflow_id).status() is WorkflowStatus.COMPLETED
+    return app.workflow_handle(workflow_id).status() is WorkflowStatus.COMPLETED
 
 
 def _start_and_tear(hand: Hand) -> None:

@@ -19,6 +19,8 @@ from everbeat.store.verbs.flow_given import as_value
 from everbeat.store.verbs.flow_rows import VALUES, referred_to
 
 NOTHING = b""
+STATUSES = frozenset(NodeStatus)
+"""A node that a hand has given another one has no result."""
 
 Results = Mapping[tuple[str, int], bytes]
 """By workflow and node."""
@@ -46,7 +48,9 @@ def _complete(
         for node, outwards in wanted
         if not outwards and (workflow_id, node) in results
     }
-    known |= {named: _as_json(row) for named, row in referred_to(tx, VALUES, workflow_id, wanted - known.keys())}
+    for named, row in referred_to(tx, VALUES, workflow_id, wanted - known.keys()):
+        if row[2] in STATUSES:
+            known[named] = _as_json(row)
     for claim, places in claims:
         claim.args = _put_together(claim.args, places, known)
 
