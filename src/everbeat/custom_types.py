@@ -82,7 +82,10 @@ def with_ordered_sets(value: Any) -> Any:
         return {key: with_ordered_sets(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [with_ordered_sets(part) for part in value]
-    return msgspec.Raw(_IN_ORDER.encode(value))
+    try:
+        return msgspec.Raw(_IN_ORDER.encode(value))
+    except TypeError:  # a dict in it has keys that are no text, which only this turns into one before it sorts them
+        return msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=encode_custom)
 
 
 def has_sets(hint: Any) -> bool:

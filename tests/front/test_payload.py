@@ -630,6 +630,21 @@ def test_sets_are_stored_in_one_order_and_dicts_in_their_own() -> None:
     assert Payload(call).decode_args(raw) == (one, {})
 
 
+@dataclass
+class Numbered:
+    by_number: dict[int, set[str]]
+
+
+def test_sets_under_keys_that_are_no_text_are_stored_in_one_order_too() -> None:
+    def call(one: Numbered) -> None: ...
+
+    words = {f"word-{number}" for number in range(30)}
+    raw = Payload(call).encode_args((Numbered({7: words}),), {})
+
+    assert msgspec.json.decode(raw) == {"one": {"by_number": {"7": sorted(words)}}}
+    assert Payload(call).decode_args(raw) == ((Numbered({7: words}),), {})
+
+
 def test_sets_beside_results_of_nodes_are_stored_in_one_order_too() -> None:
     def call(tags: set[str], rows: list[Any]) -> None: ...
 

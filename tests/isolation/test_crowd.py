@@ -135,8 +135,8 @@ def play_to_the_end(store: Store) -> list[tuple[object, ...]]:
     """Everybody is gone, and one comes who recovers and runs what is left; what could not be ended."""
     for worker in store.workers(alive_only=True):
         store.declare_dead(worker.id, reason="gone", cause="host")
-    mended, stuck = mend_workflows(store)
-    assert (mended, stuck) == ([], []), "workflows were torn"
+    torn = mend_workflows(store)
+    assert (torn.mended, torn.stuck) == ({}, {}), "workflows were torn"
     for (flow,) in ask(store, FLOWS):
         store.change_workflow(WorkflowChange.RESUME, str(flow), actor="me")
     register(store, "heir")

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.mutation.weakening import everywhere, mutation, put, retell, reword
 
-from everbeat.store.postgres import transaction
+from everbeat.store.postgres import statements
 from everbeat.store.verbs import flow_ends, queueing, turns
 
 ORDERS = "200"
@@ -56,7 +56,7 @@ def a_turn_given_without_its_lock() -> None:
 @scene("26", "two claim")
 def claims_of_rows_that_others_claim() -> None:
     """Who claims does not lock what it has found."""
-    reword(transaction, "AHEAD", " FOR UPDATE SKIP LOCKED", "")
+    reword(statements, "AHEAD", " FOR UPDATE SKIP LOCKED", "")
 
 
 @scene("35", "two inputs of a join end")

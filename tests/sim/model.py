@@ -251,6 +251,11 @@ def _silent(world: World) -> set[str]:
     return {worker_id for worker_id, facts in told if json.loads(facts)["cause"] == "silence"}
 
 
+def _is_deleted(world: World, task_id: str) -> bool:
+    """Who says again what had counted before can not be told so any more."""
+    return bool(world.ask("SELECT 1 FROM sim_log WHERE id = ? AND new = 'DELETED'", (task_id,)))
+
+
 def _outcomes(world: World, task_id: str, moves: list[Move]) -> Iterator[str]:
     """A result that a worker was told is the task's, or kept beside it: unless the worker was killed with it."""
     stored = {move.result for move in moves if move.new == "COMPLETED"}
@@ -259,7 +264,7 @@ def _outcomes(world: World, task_id: str, moves: list[Move]) -> Iterator[str]:
     if len(kept) > len({(fence, worker) for fence, worker, _ in kept}):
         yield f"{task_id}: one outcome is kept twice ({kept})"
     twice = stored.intersection(result for _, _, result in kept if result is not None) - {ANYBODYS}
-    if twice and "accept" not in world.orders[task_id]:
+    if twice and "accept" not in world.orders[task_id] and not _is_deleted(world, task_id):
         yield f"{task_id}: {twice} was stored, and refused"
     killed = {worker.id: worker for worker in world.workers if worker.end == "dead"}
     for run in world.runs[task_id]:

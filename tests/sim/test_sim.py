@@ -90,3 +90,10 @@ def test_of_two_reasons_why_a_join_can_not_be_met_it_does_not_matter_which_came_
     status, said = simulate("--n", "1", "--seed", "2000133")
 
     assert status == 0, said
+
+
+def test_what_is_said_again_of_a_task_that_was_deleted_meanwhile_is_refused() -> None:
+    """A worker was stopped with a result that another one had stored for it, for longer than ended tasks were kept."""
+    status, said = simulate("--n", "1", "--seed", "2000597")
+
+    assert status == 0, said

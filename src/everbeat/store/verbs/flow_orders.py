@@ -34,7 +34,7 @@ ANNOUNCED = {
 # The nodes of one workflow, and the unique index on the id of a task. Also of nodes that wait for another run.
 TASKS_OF = """
 SELECT t.seq FROM everbeat_workflow_tasks n JOIN everbeat_tasks t ON t.id = n.task_id
- WHERE n.workflow_id = ? AND t.status IN ('PENDING', 'CLAIMED', 'RUNNING') ORDER BY t.seq"""
+ WHERE n.workflow_id = ? AND t.status || '' IN ('PENDING', 'CLAIMED', 'RUNNING') ORDER BY t.seq"""
 CANCEL_NODES = """
 UPDATE everbeat_workflow_tasks SET status = 'CANCELLED', error_code = ?, error_message = ?, finished_at = ?
  WHERE workflow_id = ? AND status IN ('PENDING', 'READY')"""
