@@ -10,7 +10,7 @@ from tests.postgres import GIVEN, EmptyDatabase
 from tests.sim.plan import WITH_ASYNC, WITH_GRAPHS
 from tests.sim.runner import kind_of
 
-EACH = 100
+EACH = 50
 EACH_ON_POSTGRES = 17
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +32,14 @@ def test_no_schedule_breaks_a_promise(first: int) -> None:
     assert status == 0, said
 
 
-@pytest.mark.parametrize("first", [first + part for first in (0, WITH_ASYNC, WITH_GRAPHS) for part in (10_001, 10_018)])
+@pytest.mark.parametrize(
+    "first",
+    [
+        first + part
+        for first in (10_001, 10_001 + WITH_ASYNC, 10_001 + WITH_GRAPHS)
+        for part in range(0, 4 * EACH_ON_POSTGRES, EACH_ON_POSTGRES)
+    ],
+)
 def test_nor_does_one_on_postgresql(first: int, a_database: EmptyDatabase) -> None:
     words = ("--n", str(EACH_ON_POSTGRES), "--seed", str(first), "--store", "postgres")
     status, said = simulate(*words, **{GIVEN: a_database.server})
