@@ -162,9 +162,12 @@ def _budget(world: World, spec: TaskSpec, runs: list[Run], moves: list[Move]) ->
         stopped += sum(move.old == "RUNNING" and move.new in ("PENDING", "FAILED", "CANCELLED") for move in moves)
     if losses > stopped + sum(move.new == "RUNNING" and move.new_worker in gone for move in moves):
         yield f"{spec.id} is billed {losses} losses, and was not lost so often ({dict(ends)})"
-    taken = 0  # by a person, before anybody knew that its worker is gone: billed as no loss
+    taken = 0  # by a person, before anybody knew that its worker is gone or had not begun it: billed as no loss
     if orders & {"fail", "requeue"}:
-        taken = sum(move.old == "RUNNING" and move.old_worker in gone for move in moves)
+        begun = {run.fence for run in runs}
+        taken = sum(
+            move.old == "RUNNING" and (move.old_worker in gone or move.old_fence not in begun) for move in moves
+        )
     if attempt - free > len(runs) + losses + taken:
         yield f"{spec.id} ran {len(runs)} times, was lost {losses} times and has used {attempt - free} attempts"
     if not orders & {"retry", "release"}:  # which begin anew
@@ -261,7 +264,7 @@ def _outcomes(world: World, task_id: str, moves: list[Move]) -> Iterator[str]:
     stored = {move.result for move in moves if move.new == "COMPLETED"}
     kept = world.ask("SELECT fence, worker_id, result FROM sim_late_outcomes WHERE task_id = ?", (task_id,))
     late = {fence for fence, _, _ in kept}
-    if len(kept) > len({(fence, worker) for fence, worker, _ in kept}):
+    if len(kept) > len({(fence, worker) for fence, worker, _ in kept}) and not _is_deleted(world, task_id):
         yield f"{task_id}: one outcome is kept twice ({kept})"
     twice = stored.intersection(result for _, _, result in kept if result is not None) - {ANYBODYS}
     if twice and "accept" not in world.orders[task_id] and not _is_deleted(world, task_id):

@@ -192,7 +192,7 @@ class Plan:
             lasts=theme.lasts,
             has_proof=random.random() < theme.proof,
             skews=tuple(random.choice((0.0, 0.0, 3.0, -40.0, 3600.0)) for _ in range(places)),
-            keeps=random.choice((2, 3, 5)) if theme.is_rich else 0, keeps_workers=round(theme.lasts) + 3,
+            keeps=random.choice((2, 3, 5)) if theme.is_rich else 0, keeps_workers=round(4 * theme.lasts) + 30,
         )  # fmt: skip
 
     def only(self, keep: list[int]) -> "Plan":

@@ -104,3 +104,16 @@ def test_what_is_said_again_of_a_task_that_was_deleted_meanwhile_is_refused() ->
     status, said = simulate("--n", "1", "--seed", "2000597")
 
     assert status == 0, said
+
+
+def test_a_task_that_a_person_takes_from_a_worker_that_had_not_begun_it_has_used_an_attempt() -> None:
+    """The answer to its claim was lost, and it was failed before its worker had asked what is its own."""
+    status, said = simulate("--n", "1", "--seed", "762943")
+
+    assert status == 0, said
+
+
+def test_one_outcome_may_be_kept_again_after_its_task_was_deleted() -> None:
+    status, said = simulate("--n", "1", "--seed", "2010845")
+
+    assert status == 0, said
