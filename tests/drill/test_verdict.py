@@ -324,6 +324,10 @@ def test_a_worker_that_nobody_touched_may_not_be_declared_dead() -> None:
 
     assert problem.startswith("worker w1 was declared dead, and nothing had been done to it")
     assert judge(facts(events=[told], workers=WORKERS, done=[hurt(Deed.FREEZE_WORKER)])).ok
+    entered_again = replace(WORKERS[0], id="w2", started_at=NOON - timedelta(seconds=30))
+    assert judge(facts(events=[told], workers=[*WORKERS, entered_again])).ok
+    after_that = replace(entered_again, started_at=NOON + timedelta(seconds=1))
+    assert not judge(facts(events=[told], workers=[*WORKERS, after_that])).ok
 
 
 def test_percentiles_are_measured_values() -> None:

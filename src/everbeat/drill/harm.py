@@ -94,13 +94,16 @@ class Harm:
         return any(moment <= _us(attempt.finished_at) + SLACK_US for moment in moments)
 
     def declared_for_nothing(self) -> Iterator[str]:
-        """Workers of the drill that were declared dead though nobody had touched them."""
+        """Workers of the drill that were declared dead though nobody had touched them. One whose entry got no answer
+        has entered again by then, under another name: nobody beats for the first."""
         for worker_id, moments in self._declared.items():
             worker = self._workers.get(str(worker_id))
             if worker is None:
                 continue
             hurt = self._hurt_workers.get(worker.host.pid, [])
-            if not any(moment <= max(moments) + SLACK_US for moment in hurt):
+            lives = self._lives(worker.host.pid, max(moments))
+            is_abandoned = bool(lives) and worker is not lives[-1]
+            if not is_abandoned and not any(moment <= max(moments) + SLACK_US for moment in hurt):
                 yield f"worker {worker.name} was declared dead, and nothing had been done to it: {worker.end_reason}"
 
     def _pid_of(self, worker_id: str | None) -> int:
@@ -108,8 +111,9 @@ class Harm:
         return 0 if worker is None else worker.host.pid
 
     def _lives(self, pid: int, moment: int) -> list[WorkerInfo]:
-        """The lives that a process had begun by then. Its number may be that of another one later."""
-        return [row for row in self._rows.get(pid, ()) if _us(row.started_at) <= moment]
+        """The lives that a process had begun by then, in order. Its number may be that of another one later."""
+        begun = [row for row in self._rows.get(pid, ()) if _us(row.started_at) <= moment]
+        return sorted(begun, key=lambda row: row.started_at)
 
     # -- who noticed --------------------------------------------------------------------------------------------------
 
