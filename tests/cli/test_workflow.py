@@ -111,6 +111,24 @@ def test_what_a_paused_workflow_holds_says_so_in_words_and_to_programs_by_its_id
     assert all("its workflow is paused (flow)" in said and "workflow:flow" not in said for said in words)
 
 
+def test_a_node_that_may_start_says_what_holds_it(everbeat: Command, store: Store, url: str) -> None:
+    begin(store, *nested())
+
+    shown = everbeat("workflow", "show", "flow", "--json", "--db", url).json["nodes"][1]["nodes"][0]
+    assert (shown["name"], shown["status"], shown["waiting_for"]) == ("b", "READY", "its workflow, which has not begun")
+    held = take(store)["a"]
+    everbeat("workflow", "pause", "flow", "--db", url)
+    end(store, held)
+    begin(store, graph("other", a="", b="a"))
+    held = take(store)["a"]
+    everbeat("workflow", "pause", "other", "--db", url)
+    end(store, held)
+
+    shown = everbeat("workflow", "show", "other", "--json", "--db", url).json["nodes"][1]
+    assert (shown["name"], shown["status"], shown["waiting_for"]) == ("b", "READY", "workflow:other")
+    assert "its workflow is paused (other)" in everbeat("workflow", "show", "other", "--db", url).out
+
+
 def test_the_graph_is_mermaid_with_what_is_nested(everbeat: Command, store: Store, url: str) -> None:
     begin(store, *nested())
     end(store, take(store)["a"])

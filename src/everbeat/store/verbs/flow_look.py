@@ -13,6 +13,7 @@ from everbeat.store.moments import moment, moment_or_none
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs.flow_rows import known, nodes_in
 from everbeat.store.verbs.looking import shown_message
+from everbeat.store.verbs.turns import PAUSED
 
 INFO = """
 SELECT id, name, status, on_error, parent_id, nodes, nodes_left, created_at, started_at, finished_at, error_node,
@@ -27,7 +28,8 @@ STATUSES, ON_ERROR = frozenset(WorkflowStatus), frozenset(OnError)
 NODES = """
 SELECT n.node, n.name, n.kind, n.status, n.task_id, n.task_name, n.child_id, t.status, t.attempt, t.started_at,
        n.started_at, n.finished_at, n.error_code, n.error_message, t.waiting_for, n.policy, t.id IS NOT NULL,
-       (SELECT w.status FROM everbeat_workflows w WHERE w.id = n.child_id)
+       (SELECT w.status FROM everbeat_workflows w WHERE w.id = n.child_id),
+       (SELECT w.status FROM everbeat_workflows w WHERE w.id = n.workflow_id)
   FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
  WHERE n.workflow_id = ? ORDER BY n.node"""
 EDGES = """
@@ -95,13 +97,17 @@ def _node(row: Row, after: list[str], workflow_id: str) -> NodeInfo:
         workflow_id=row[6], after=after, attempt=row[8] or 0, started_at=moment_or_none(started),
         finished_at=moment_or_none(row[11]), duration=timedelta(microseconds=row[11] - started) if is_over else None,
         error_code=row[12], error_message=shown_message(row[12], row[13], row[15]),
-        waiting_for=_waiting_for(status, row[14], row[6], row[17]),
+        waiting_for=_waiting_for(status, row, workflow_id),
     )  # fmt: skip
 
 
-def _waiting_for(status: NodeStatus, task: str | None, child_id: str | None, child: str | None) -> str | None:
+def _waiting_for(status: NodeStatus, row: Row, workflow_id: str) -> str | None:
+    child_id, task, child, own = row[6], row[14], row[17], row[18]
     if child == WorkflowStatus.PAUSED and not status.is_terminal:
         return f"workflow {child_id}, which is paused"
+    if status is NodeStatus.READY:
+        not_begun = "its workflow, which has not begun" if own == WorkflowStatus.PENDING else None
+        return f"{PAUSED}{workflow_id}" if own == WorkflowStatus.PAUSED else not_begun
     return task if status is NodeStatus.ENQUEUED else None
 
 
