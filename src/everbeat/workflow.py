@@ -40,7 +40,7 @@ class Node:
 
     def __init__(
         self, flow: "Workflow", what: "Task[..., Any] | Sender[..., Any] | Workflow", args: tuple[Any, ...],
-        kwargs: dict[str, Any], *, over: "Node | None", after: "Node | Iterable[Node]", join: str,
+        kwargs: dict[str, Any], *, over: "Node | None", after: "Node | Iterable[Node] | None", join: str,
         min_success: int | None, allow_failed: bool, when: Condition | Iterable[Condition] | None,
         unless: Condition | Iterable[Condition] | None,
     ) -> None:  # fmt: skip
@@ -51,7 +51,7 @@ class Node:
         self.args = args
         self.kwargs = kwargs
         self.over = over
-        self.order: list[Node] = [after] if isinstance(after, Node) else list(after)
+        self.order: list[Node] = listed(after)
         self.join = join
         self.min_success = min_success
         self.allow_failed = allow_failed
@@ -85,7 +85,7 @@ class Workflow:
     PAUSE: nothing new starts until `resume()` or `retry_failed()`. CONTINUE: the workflow completes all the same.
 
     `success`: the nodes that must complete for COMPLETED, whatever becomes of the others. `output`: the node, or nodes,
-    whose results are that of the workflow; those that nobody waits for if it is left out. Both may be set later.
+    whose results are that of the workflow; those that nobody waits for if it is left out. All may be set later.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class Workflow:
         name: str,
         *,
         on_error: OnError | str = OnError.FAIL,
-        success: Sequence[Node] | None = None,
+        success: Node | Sequence[Node] | None = None,
         output: Node | Sequence[Node] | None = None,
     ) -> None:
-        problem = name_problem(name, "workflow name") or one_of("on_error", str(on_error).upper(), map(str, OnError))
+        problem = name_problem(name, "workflow name")
         if problem is not None:
             raise ValueError(problem)
         self.name = name
-        self.on_error = OnError(str(on_error).upper())
+        self.on_error = on_error
         self.success = success
         self.output = output
         self.nodes: list[Node] = []
@@ -109,12 +109,23 @@ class Workflow:
     def __repr__(self) -> str:
         return f"<workflow {self.name}, {len(self.nodes)} nodes>"
 
+    @property
+    def on_error(self) -> OnError:
+        return self._on_error
+
+    @on_error.setter
+    def on_error(self, given: OnError | str) -> None:
+        problem = one_of("on_error", str(given).upper(), map(str, OnError))
+        if problem is not None:
+            raise ValueError(problem)
+        self._on_error = OnError(str(given).upper())
+
     def add(
         self,
         task: "Task[..., Any] | Sender[..., Any] | Workflow",
         /,
         *args: Any,
-        after: Node | Iterable[Node] = (),
+        after: Node | Iterable[Node] | None = (),
         join: Join = "all",
         min_success: int | None = None,
         allow_failed: bool = False,
@@ -142,7 +153,7 @@ class Workflow:
         /,
         *args: Any,
         over: Node,
-        after: Node | Iterable[Node] = (),
+        after: Node | Iterable[Node] | None = (),
         when: Condition | Iterable[Condition] | None = None,
         unless: Condition | Iterable[Condition] | None = None,
         **kwargs: Any,
@@ -228,7 +239,7 @@ def results_from_outside(flow: Workflow) -> list[Node]:
 def joined_by(node: Node) -> list[Node]:
     """Without those that only its conditions ask."""
     asked = {condition.node for condition in (*node.when, *node.unless) if isinstance(condition, Condition)}
-    plain = {*_nodes_in((node.args, node.kwargs)), *node.order, node.over}
+    plain = {*_nodes_in((node.args, node.kwargs, node.order, node.over))}
     return [one for one in own_inputs(node) if one not in asked or one in plain]
 
 
@@ -240,6 +251,13 @@ def _nodes_in(value: Any) -> list[Node]:
     if isinstance(value, dict):
         return [node for part in value.values() for node in _nodes_in(part)]
     return []
+
+
+def listed(given: Any) -> list[Any]:
+    """What may be given as several, as one or as nothing. Whether these are nodes is told with the other problems."""
+    if given is None:
+        return []
+    return list(given) if isinstance(given, Iterable) else [given]
 
 
 def _conditions(given: Condition | Iterable[Condition] | None) -> tuple[Condition, ...]:

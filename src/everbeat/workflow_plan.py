@@ -19,7 +19,7 @@ from everbeat.ids import name_problem
 from everbeat.model.flow import ITEM, Named, NewNode, NewWorkflow, NodeKind, Reference
 from everbeat.options import PLAIN, SendOptions
 from everbeat.task import Sender, Task
-from everbeat.workflow import Condition, Node, Workflow, inputs_of, joined_by, own_inputs, results_from_outside
+from everbeat.workflow import Condition, Node, Workflow, inputs_of, joined_by, listed, own_inputs, results_from_outside
 
 if TYPE_CHECKING:
     from everbeat.app import Everbeat
@@ -88,7 +88,9 @@ class _Planner:
         if not all(isinstance(one, Node) for one in node.order):
             yield "after= takes nodes of this workflow"
         if node.over is not None and not isinstance(node.over, Node):
-            yield "over= takes a node of this workflow"
+            yield f"over= takes a node of this workflow, not a {type(node.over).__name__}"
+        if not isinstance(node.allow_failed, bool):
+            yield f"allow_failed must be True or False, not {node.allow_failed!r}"
         yield from _of_join(node)
         yield from _of_conditions(node)
         if isinstance(node.what, Workflow):
@@ -143,7 +145,7 @@ class _Planner:
                 nested += self.planned([*around, node.what], node_id, (id, numbers[node]))
         whole = NewWorkflow(
             id=id, name=flow.name, on_error=flow.on_error, nodes=nodes, outputs=tuple(numbers[one] for one in outputs),
-            success=None if flow.success is None else tuple(numbers[one] for one in flow.success),
+            success=None if flow.success is None else tuple(numbers[one] for one in listed(flow.success)),
             max_bytes=self._app.config.max_args_bytes, parent_id=parent[0] if parent else None,
             parent_node=parent[1] if parent else None,
         )  # fmt: skip
@@ -211,7 +213,7 @@ def shape_of(node: Node) -> dict[str, Any]:
 
 def _outputs(flow: Workflow) -> list[Node]:
     if flow.output is not None:
-        return [flow.output] if isinstance(flow.output, Node) else list(flow.output)
+        return listed(flow.output)
     waited_for = {one for node in flow.nodes for one in own_inputs(node)}
     return [node for node in flow.nodes if node not in waited_for]
 
@@ -237,7 +239,7 @@ def _of_the_whole(flow: Workflow) -> Iterator[str]:
             yield f"two nodes are named {node.name}"
         names.add(node.name)
     for what, given in (("success", flow.success), ("output", flow.output)):
-        chosen = [given] if isinstance(given, Node) else given or ()
+        chosen = listed(given)
         if not all(isinstance(one, Node) and one.flow is flow for one in chosen):
             yield f"{what} names what is no node of it"
         elif given is not None and not chosen:

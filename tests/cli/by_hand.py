@@ -70,6 +70,11 @@ class HandWorker:
             claim, Verdict(change=Change.ABANDON, error=error, reason=error.message, crashes=3, quarantined=True)
         )
 
+    def lose(self, claim: Claim) -> None:
+        """Its process died, and it may run again."""
+        error = TaskError(code="WORKER_CRASHED", message="process 4711 killed by SIGSEGV")
+        self._settle(claim, Verdict(change=Change.RECOVER, error=error, reason=error.message, crashes=1))
+
     def _settle(self, claim: Claim, verdict: Verdict) -> None:
         outcome = Outcome(result=verdict.result, error=verdict.error, began_at=1, ended_at=2)
         ending = Ending(claim=claim, verdict=verdict, outcome=outcome)

@@ -140,6 +140,29 @@ def test_one_that_can_not_be_mended_is_told_with_the_reason_and_holds_up_no_othe
     assert (again["workflow_id"], again["success"]) == ("bad", False)
 
 
+def test_a_check_of_the_store_names_what_is_torn_until_it_is_mended(everbeat: Command, store: Store, url: str) -> None:
+    begin(store, graph("poison", a="", b="", c="a b"))
+    end(store, take(store)["a"])
+    for number in range(12):
+        begin(store, graph(f"flow-{number:02}", a="", b="a"))
+        kill_task(store, f"flow-{number:02}:a", "COMPLETED", result=b"1")
+    kill_task(store, "poison:b", "COMPLETED", result=b"1")
+    by_hand(
+        store, "UPDATE everbeat_workflow_tasks SET condition = 'no json' WHERE workflow_id = 'poison' AND name = 'c'"
+    )
+    before = all_rows(store)
+
+    checked = everbeat("db", "check", "--json", "--db", url)
+
+    told = [said for said in checked.json["warnings"] if "torn" in said]
+    assert (checked.code, len(told), all_rows(store)) == (0, 12, before)
+    assert told[0] == "workflow flow-00 is torn: node 0 was not told that its task is COMPLETED; recovery mends it"
+    assert told[-2] == "workflow poison is torn and can not be mended: a condition is not understood: no json"
+    assert told[-1] == "2 more workflows are torn; queue recover --dry-run lists them"
+    everbeat("queue", "recover", "--db", url)
+    assert [said.split()[1] for said in everbeat("db", "check", "--json", "--db", url).json["warnings"]] == ["poison"]
+
+
 def test_the_report_of_a_recovery_keeps_what_was_torn(everbeat: Command, store: Store, url: str) -> None:
     not_told_of_the_end_of_a_task(store)
 

@@ -119,6 +119,8 @@ def test_no_secret_is_shown_by_any_command_event_or_log(
         ("host=db password=s3cret user=bob", "host=db password=*** user=bob"),
         ("password='two words s3cret' x", "password=*** x"),
         ("?sslpassword=s3cret&x=1", "?sslpassword=***&x=1"),
+        ("postgresql://db/jobs?password=***: it is away", "postgresql://db/jobs?password=***: it is away"),
+        ("password=***s3cret user=bob", "password=*** user=bob"),
         ("https://example.org/a:b and @decorator", "https://example.org/a:b and @decorator"),
         (
             "@app.task\ndef f(x): 'http://a:80/' # me@example.org",

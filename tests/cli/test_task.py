@@ -37,6 +37,18 @@ def test_a_listed_task_has_every_field_with_its_attempts_and_history(
     assert datetime.fromisoformat(task["created_at"]).tzinfo == UTC
 
 
+def test_a_task_that_crashed_and_waits_says_what_for(
+    everbeat: Command, store: Store, hand: HandWorker, url: str
+) -> None:
+    task_id = send(store)
+    hand.lose(hand.claim())
+
+    (line,) = everbeat("task", "list", "--status", "PENDING", "--db", url).out.splitlines()[1:]
+
+    assert line.startswith(task_id)
+    assert line.endswith("a worker that knows shop.add; of 1 running none does; WORKER_CRASHED")
+
+
 def test_the_list_is_filtered(everbeat: Command, store: Store, hand: HandWorker, url: str) -> None:
     failed = failed_task(store, hand, name="mail.send", queue="mail")
     waiting = send(store, name="shop.add")

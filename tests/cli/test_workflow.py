@@ -68,7 +68,7 @@ def test_nodes_are_shown_with_their_attempts_and_how_long_they_took(everbeat: Co
     assert [line.split() for line in text.splitlines()[-3:]] == [
         ["NODE", "STATUS", "TASK", "ATTEMPT", "TOOK", "WHY"],
         ["a", "COMPLETED", "add", "2", "2.5s", "-"],
-        ["b", "ENQUEUED", "add", "-", "-", "-"],
+        ["b", "ENQUEUED", "add", "-", "-", "a", "free", "slot"],
     ]  # fmt: skip
     assert (first["attempt"], first["duration"]) == (2, 2.5)
     assert (second["attempt"], second["duration"]) == (0, None)
@@ -109,6 +109,38 @@ def test_what_a_paused_workflow_holds_says_so_in_words_and_to_programs_by_its_id
 
     assert [one["waiting_for"] for one in listed] == ["workflow:flow"]
     assert all("its workflow is paused (flow)" in said and "workflow:flow" not in said for said in words)
+
+
+def test_a_node_whose_task_waits_says_what_for_as_the_task_does(everbeat: Command, store: Store, url: str) -> None:
+    begin(store, graph(a="", b="", c="", nodes={"b": {"task_name": "mail.send"}, "c": {"queue": "night"}}))
+    everbeat("queue", "pause", "night", "--db", url)
+
+    shown = {node["name"]: node for node in everbeat("workflow", "show", "flow", "--json", "--db", url).json["nodes"]}
+    tasks = {task["id"]: task["waiting_for"] for task in everbeat("task", "list", "--json", "--db", url).json}
+
+    assert {name: node["waiting_for"] for name, node in shown.items()} == {
+        "a": "a free slot", "b": "a worker that knows mail.send; of 1 running none does",
+        "c": "its queue night, which is paused",
+    }  # fmt: skip
+    assert all(tasks[node["task_id"]] == node["waiting_for"] for node in shown.values())
+
+
+def test_a_node_that_may_start_says_what_holds_it(everbeat: Command, store: Store, url: str) -> None:
+    begin(store, *nested())
+
+    shown = everbeat("workflow", "show", "flow", "--json", "--db", url).json["nodes"][1]["nodes"][0]
+    assert (shown["name"], shown["status"], shown["waiting_for"]) == ("b", "READY", "its workflow, which has not begun")
+    held = take(store)["a"]
+    everbeat("workflow", "pause", "flow", "--db", url)
+    end(store, held)
+    begin(store, graph("other", a="", b="a"))
+    held = take(store)["a"]
+    everbeat("workflow", "pause", "other", "--db", url)
+    end(store, held)
+
+    shown = everbeat("workflow", "show", "other", "--json", "--db", url).json["nodes"][1]
+    assert (shown["name"], shown["status"], shown["waiting_for"]) == ("b", "READY", "workflow:other")
+    assert "its workflow is paused (other)" in everbeat("workflow", "show", "other", "--db", url).out
 
 
 def test_the_graph_is_mermaid_with_what_is_nested(everbeat: Command, store: Store, url: str) -> None:

@@ -292,7 +292,13 @@ def test_a_password_is_never_shown(url: str) -> None:
 def test_a_password_is_not_shown_by_errors_either() -> None:
     for attempt in (
         lambda: broker_from_url("mysql://bob:s3cret@db/jobs"),
+        lambda: broker_from_url("postgresql//bob:s3cret@db/jobs"),
+        lambda: broker_from_url("postgresql:/bob:s3:cret:s3cret@db/jobs"),
+        lambda: broker_from_url("bob:s3cret@db/jobs"),
+        lambda: broker_from_url("host=db user=bob password=s3cret"),
         lambda: PostgresConfig("postgresql://bob:s3cret@db:port/jobs"),
+        lambda: PostgresConfig("bob:s3cret@db/jobs"),
+        lambda: PostgresConfig("host=db password = 's3cret s3cret' user=bob"),
     ):
         with pytest.raises(ConfigError) as caught:
             attempt()

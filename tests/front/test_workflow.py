@@ -405,6 +405,42 @@ def test_all_problems_are_told_at_once_and_nothing_is_stored(app: Everbeat, t: T
     assert (app.store.workflows(), t.tasks()) == ([], [])
 
 
+def test_what_is_no_node_where_one_belongs_is_one_of_the_problems(app: Everbeat) -> None:
+    number, add = task(app, "number"), task(app, "add")
+    flow = Workflow("wrong", output=7)  # type: ignore[arg-type]
+    flow.map(number, over=[1, 2]).named("list")  # type: ignore[arg-type]
+    flow.add(add, after=3).named("three")  # type: ignore[arg-type]
+    flow.add(add, after=[["x"]]).named("nested")  # type: ignore[list-item]
+    flow.add(add, after=["x"], join="any").named("text")  # type: ignore[list-item]
+    flow.add(add, allow_failed="yes").named("yes")  # type: ignore[arg-type]
+    flow.success = [{}]  # type: ignore[list-item]
+
+    assert flow.problems(app) == [
+        "success names what is no node of it", "output names what is no node of it",
+        "node list: over= takes a node of this workflow, not a list",
+        "node three: after= takes nodes of this workflow", "node nested: after= takes nodes of this workflow",
+        "node text: after= takes nodes of this workflow", "node text: join='any' needs inputs",
+        "node yes: allow_failed must be True or False, not 'yes'",
+    ]  # fmt: skip
+    assert len(flow.text().splitlines()) == len(flow.mermaid().splitlines()) == 6
+
+
+def test_what_a_workflow_says_of_itself_may_be_said_later_and_of_one_node(app: Everbeat) -> None:
+    flow = Workflow("later")
+    flow.add(task(app, "boom"), after=None)
+    flow.success = flow.add(task(app, "number"), 1)
+    flow.on_error = "pause"
+    assert (flow.on_error, flow.problems(app)) == (OnError.PAUSE, [])
+    flow.on_error = OnError.CONTINUE
+    with pytest.raises(ValueError, match="on_error must be one of"):
+        flow.on_error = "stop"
+
+    with app.testing() as t:
+        run = flow.start(app)
+        t.run_pending()
+        assert run.status() == WorkflowStatus.COMPLETED
+
+
 def test_a_map_runs_over_a_node_of_its_own_workflow(app: Everbeat) -> None:
     outer, inner = Workflow("outer"), Workflow("inner")
     inner.map(task(app, "number"), over=outer.add(task(app, "number"), 1))

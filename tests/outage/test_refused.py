@@ -33,7 +33,7 @@ def add(a: int, b: int) -> int:
 def guarded(server: Cluster) -> Cluster:
     """It asks everybody but its superuser for a password."""
     rules = server.directory / "data" / "pg_hba.conf"
-    rules.write_text("host all everbeat 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
+    rules.write_text("host all everbeat,everbear 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
     os.kill(server.pid, signal.SIGHUP)
     server.sql(f"CREATE ROLE clerk LOGIN PASSWORD '{SECRET}'")
     server.sql("CREATE DATABASE shop")
@@ -85,6 +85,9 @@ CASES = {
     "unknown host": (f"clerk:{SECRET}@no-such-host.invalid:PORT/shop", "Check the host in the database URL"),
     "nobody listens": (f"clerk:{SECRET}@127.0.0.1:1/shop", "Start the server, or check host and port"),
     "nobody listens at any address": (f"clerk:{SECRET}@localhost:1/shop", "Start the server, or check host and port"),
+    "nobody listens at a socket": ("clerk@/shop?host=/nowhere&port=PORT", "Start the server, or check host and port"),
+    "nobody of that name": (f"everbear:{SECRET}@127.0.0.1:PORT/shop", "Create it, or check the user"),
+    "a setting that is none": (f"clerk:{SECRET}@127.0.0.1:PORT/shop?sslmood=x", "Check the database URL"),
     "no database": (f"clerk:{SECRET}@127.0.0.1:PORT/shpo", 'database "shpo" does not exist. Create it'),
     "no privileges": (f"clerk:{SECRET}@127.0.0.1:PORT/shop", "GRANT SELECT, INSERT, UPDATE, DELETE"),
 }

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,8 @@ from everbeat.config import AppConfig
 from everbeat.errors import SchemaMismatch, StoreDamaged, StoreUnavailable
 from everbeat.model.integrity import IntegrityResult
 from everbeat.report.text import clean, counted, fields, plain, span
+from everbeat.run.mending import torn_workflows
+from everbeat.store.interface import Store
 from everbeat.store.open import maintenance_of
 from everbeat.store.upkeep import Maintenance
 
@@ -23,6 +26,7 @@ app = Group("The store as a whole: schema, health, copies.")
 MIB = 1024 * 1024
 CHECK_SECONDS = 86_400.0
 """A person who asks for a check wants all of it."""
+LISTED = 10
 
 
 # -- schema -----------------------------------------------------------------------------------------------------------
@@ -88,7 +92,8 @@ def check(db: which.Db = None, app: which.App = None, as_json: which.AsJson = Fa
     try:
         with which.existing(config) as store:
             result = store.check_integrity(budget=CHECK_SECONDS)
-            result = replace(result, warnings=[*result.warnings, *store.inconsistencies(scan=True)])
+            odd = [*store.inconsistencies(scan=True), *_torn(store)]
+            result = replace(result, warnings=[*result.warnings, *odd])
     except StoreDamaged as damage:
         result = IntegrityResult(passed=False, errors=[str(damage.__cause__ or damage)])
     if as_json:
@@ -97,6 +102,17 @@ def check(db: which.Db = None, app: which.App = None, as_json: which.AsJson = Fa
         _show_integrity(location, result)
     if not result.passed:
         raise SystemExit(FAILED)
+
+
+def _torn(store: Store) -> Iterator[str]:
+    found = torn_workflows(store, all_of_them=True)
+    for workflow_id, why in islice(found.mended.items(), LISTED):
+        yield f"workflow {workflow_id} is torn: {why}; recovery mends it"
+    for workflow_id, why in islice(found.stuck.items(), LISTED):
+        yield f"workflow {workflow_id} is torn and can not be mended: {why}"
+    more = sum(max(0, len(some) - LISTED) for some in (found.mended, found.stuck))
+    if more:
+        yield f"{counted(more, 'more workflow is', 'more workflows are')} torn; queue recover --dry-run lists them"
 
 
 def _show_integrity(location: str, result: IntegrityResult) -> None:

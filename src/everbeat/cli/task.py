@@ -133,7 +133,7 @@ def full(store: Store, found: Sequence[TaskInfo]) -> list[TaskInfo]:
 
 
 def _cells(task: TaskInfo, now: datetime) -> list[object]:
-    note = task.error_code or waiting_for(task.waiting_for)
+    note = "; ".join(filter(None, [waiting_for(task.waiting_for), task.error_code])) or None
     return [task.id, task.status, task.name, task.queue, attempt_of(task.attempt, task.max_attempts),
             ago(task.created_at, now), task.worker_id, note]  # fmt: skip
 

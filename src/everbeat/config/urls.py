@@ -12,6 +12,8 @@ LAST_PORT = 65535
 ENCODED = "Special characters of a name or a password must be percent-encoded: @ as %40, / as %2F, % as %25, & as %26"
 _BEHIND_USER = re.compile(r"(?<=://)([^:/@?#%]*).*", re.DOTALL)
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")
+_USER_SECRET = re.compile(r":.*@", re.DOTALL)
+_SETTING = re.compile(r"(password\s*=).*", re.DOTALL | re.IGNORECASE)
 _HOST = re.compile(r"(\[[^\]]+\]|[^:\[\]]*)(?::(.*))?")
 
 
@@ -21,7 +23,7 @@ def problem(url: str) -> str | None:
         return postgres_problem(url)
     if not url.startswith(SQLITE):
         return (
-            f"{masked(url)!r} is not a store; use sqlite:///relative/path.db, sqlite:////absolute/path.db "
+            f"{_no_url(url)!r} is not a store; use sqlite:///relative/path.db, sqlite:////absolute/path.db "
             "or postgresql://..."
         )
     if "?" in url:
@@ -31,7 +33,7 @@ def problem(url: str) -> str | None:
 
 def postgres_problem(url: object) -> str | None:
     if not isinstance(url, str) or not url.startswith(POSTGRES):
-        shown = masked(url) if isinstance(url, str) else url
+        shown = _no_url(url) if isinstance(url, str) else url
         return f"database_url must start with postgresql://, not {shown!r}"
     hosts, database, parameters = _parts(url)
     if _BAD_ESCAPE.search(url):
@@ -45,6 +47,12 @@ def postgres_problem(url: object) -> str | None:
     # Where the password ends is not known here: all that follows the user may be part of it.
     shown = _BEHIND_USER.sub(rf"\1{MASK}", url, count=1)
     return f"database_url {shown!r} can not be read: {wrong}. {ENCODED}" if wrong else None
+
+
+def _no_url(text: str) -> str:
+    """What may have been meant as one: a password is behind the first colon, if not where a URL has it."""
+    shown = _SETTING.sub(rf"\1{MASK}", masked(text))
+    return shown if MASK in shown else _USER_SECRET.sub(f":{MASK}@", shown)
 
 
 def _parts(url: str) -> tuple[str, str, str]:

@@ -17,6 +17,8 @@ ADVICE = (
     ("resolve host", "Check the host in the database URL"),
     ("Name or service not known", "Check the host in the database URL"),
     ("Connection refused", "Start the server, or check host and port in the database URL"),
+    ("failed: No such file or directory", "Start the server, or check host and port in the database URL"),
+    ("invalid URI query parameter", "Check the database URL"),
     ("too many clients", "Raise max_connections, or put a pooler before the server"),
     ("remaining connection slots", "Raise max_connections, or put a pooler before the server"),
     ("too many connections", "Raise the limit of the database or of the user"),
@@ -54,6 +56,8 @@ def told(error: psycopg.Error) -> str:
         return f"its tables are of another version of Everbeat ({clean(said)}). Upgrade this program"
     if 'database "' in said and said.endswith("does not exist"):
         return f"{clean(said)}. Create it, or check its name in the database URL"
+    if 'role "' in said and said.endswith("does not exist"):
+        return f"{clean(said)}. Create it, or check the user in the database URL"
     advice = next((advice for sign, advice in ADVICE if sign in said), None)
     return clean(said) if advice is None else f"{clean(said)}. {advice}"
 

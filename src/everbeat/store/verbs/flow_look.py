@@ -12,7 +12,8 @@ from everbeat.model.state import TaskStatus
 from everbeat.store.moments import moment, moment_or_none
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs.flow_rows import known, nodes_in
-from everbeat.store.verbs.looking import shown_message
+from everbeat.store.verbs.looking import QUEUE_HOLDS, Waits, shown_message
+from everbeat.store.verbs.turns import PAUSED
 
 INFO = """
 SELECT id, name, status, on_error, parent_id, nodes, nodes_left, created_at, started_at, finished_at, error_node,
@@ -24,10 +25,12 @@ STATUSES, ON_ERROR = frozenset(WorkflowStatus), frozenset(OnError)
 """What a hand may have written instead is passed over."""
 
 # The primary key, and that of the task.
-NODES = """
+NODES = f"""
 SELECT n.node, n.name, n.kind, n.status, n.task_id, n.task_name, n.child_id, t.status, t.attempt, t.started_at,
        n.started_at, n.finished_at, n.error_code, n.error_message, t.waiting_for, n.policy, t.id IS NOT NULL,
-       (SELECT w.status FROM everbeat_workflows w WHERE w.id = n.child_id)
+       (SELECT w.status FROM everbeat_workflows w WHERE w.id = n.child_id),
+       (SELECT w.status FROM everbeat_workflows w WHERE w.id = n.workflow_id), t.queue, t.name, t.due_at,
+       CASE WHEN t.status = 'PENDING' THEN {QUEUE_HOLDS.format(task="t")} END
   FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
  WHERE n.workflow_id = ? ORDER BY n.node"""
 EDGES = """
@@ -64,7 +67,8 @@ def nodes(tx: Transaction, workflow_id: str) -> list[NodeInfo]:
     after: defaultdict[int, list[str]] = defaultdict(list)
     for node, name in tx.rows(EDGES, (workflow_id,)):
         after[node].append(name)
-    return [_node(row, after[row[0]], workflow_id) for row in tx.all(NODES, (workflow_id,))]
+    waits = Waits(tx)
+    return [_node(row, after[row[0]], workflow_id, waits) for row in tx.all(NODES, (workflow_id,))]
 
 
 def results(tx: Transaction, workflow_id: str, *, outputs_only: bool) -> list[NodeResult]:
@@ -83,7 +87,7 @@ def _info(row: Row) -> WorkflowInfo:
     )  # fmt: skip
 
 
-def _node(row: Row, after: list[str], workflow_id: str) -> NodeInfo:
+def _node(row: Row, after: list[str], workflow_id: str, waits: Waits) -> NodeInfo:
     status = known(NodeStatus, row[3], of=workflow_id)
     if status is NodeStatus.ENQUEUED and row[7] == TaskStatus.RUNNING:
         status = NodeStatus.RUNNING
@@ -95,14 +99,20 @@ def _node(row: Row, after: list[str], workflow_id: str) -> NodeInfo:
         workflow_id=row[6], after=after, attempt=row[8] or 0, started_at=moment_or_none(started),
         finished_at=moment_or_none(row[11]), duration=timedelta(microseconds=row[11] - started) if is_over else None,
         error_code=row[12], error_message=shown_message(row[12], row[13], row[15]),
-        waiting_for=_waiting_for(status, row[14], row[6], row[17]),
+        waiting_for=_waiting_for(status, row, workflow_id, waits),
     )  # fmt: skip
 
 
-def _waiting_for(status: NodeStatus, task: str | None, child_id: str | None, child: str | None) -> str | None:
+def _waiting_for(status: NodeStatus, row: Row, workflow_id: str, waits: Waits) -> str | None:
+    child_id, child, own = row[6], row[17], row[18]
     if child == WorkflowStatus.PAUSED and not status.is_terminal:
         return f"workflow {child_id}, which is paused"
-    return task if status is NodeStatus.ENQUEUED else None
+    if status is NodeStatus.READY:
+        not_begun = "its workflow, which has not begun" if own == WorkflowStatus.PENDING else None
+        return f"{PAUSED}{workflow_id}" if own == WorkflowStatus.PAUSED else not_begun
+    if status is not NodeStatus.ENQUEUED or row[7] is None:
+        return None
+    return waits.of(status=row[7], queue=row[19], name=row[20], stored=row[14], due_at=row[21], held=row[22])
 
 
 def _result(row: Row, workflow_id: str) -> NodeResult:

@@ -20,14 +20,17 @@ from everbeat.store.reading import facts_in, object_in
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import living
 
-TASK = """
-SELECT id, name, queue, status, priority, attempt, max_attempts, crash_count, lost_count, fence, worker_id, created_at,
-       run_at, started_at, finished_at, error_code, error_message, waiting_for, quarantined, due_at, progress,
+QUEUE_HOLDS = """
        (SELECT CASE WHEN q.paused = 1 THEN 'which is paused'
                     WHEN q.max_concurrency <= (SELECT count(*) FROM everbeat_tasks o
                                                 WHERE o.counted = 1 AND o.status IN ('CLAIMED', 'RUNNING')
                                                   AND o.queue = q.name) THEN 'which has as many tasks as it may' END
-          FROM everbeat_queues q WHERE q.name = everbeat_tasks.queue), policy
+          FROM everbeat_queues q WHERE q.name = {task}.queue)"""
+"""What its queue keeps a task from, if it does."""
+TASK = f"""
+SELECT id, name, queue, status, priority, attempt, max_attempts, crash_count, lost_count, fence, worker_id, created_at,
+       run_at, started_at, finished_at, error_code, error_message, waiting_for, quarantined, due_at, progress,
+       {QUEUE_HOLDS.format(task="everbeat_tasks")}, policy
   FROM everbeat_tasks"""
 
 KNOWN = frozenset(TaskStatus)
@@ -65,10 +68,10 @@ def get(tx: Transaction, task_id: str, *, full: bool) -> TaskInfo | None:
     if row is None:
         return None
     if not full:
-        return _info(row, _Waits(tx))
+        return _info(row, Waits(tx))
     return _info(
         row,
-        _Waits(tx),
+        Waits(tx),
         attempts=[_attempt(found, row[22]) for found in tx.rows(ATTEMPTS, (task_id,))],
         history=[_entry(found) for found in tx.rows(HISTORY, (task_id,))],
     )
@@ -98,7 +101,7 @@ def finished(tx: Transaction, task_id: str) -> tuple[bool, Finished | None]:
 def tasks(tx: Transaction, wanted: TaskFilter) -> list[TaskInfo]:
     where = list(conditions(wanted))
     sql = TASK + (" WHERE " + " AND ".join(text for text, _ in where) if where else "") + " ORDER BY seq DESC LIMIT ?"
-    waits = _Waits(tx)
+    waits = Waits(tx)
     rows = tx.all(sql, [*(value for _, values in where for value in values), wanted.limit])
     return [_info(row, waits) for row in rows if row[3] in KNOWN]
 
@@ -130,33 +133,37 @@ def conditions(wanted: TaskFilter) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _info(
-    row: Row, waits: "_Waits", attempts: list[AttemptInfo] | None = None, history: list[HistoryEntry] | None = None
+    row: Row, waits: "Waits", attempts: list[AttemptInfo] | None = None, history: list[HistoryEntry] | None = None
 ) -> TaskInfo:
     return TaskInfo(
         id=row[0], name=row[1], queue=row[2], status=_state(row[0], row[3]), priority=row[4], attempt=row[5],
         max_attempts=row[6], crash_count=row[7], lost_count=row[8], fence=row[9], worker_id=row[10],
         created_at=moment(row[11]), run_at=moment(row[12]), started_at=moment_or_none(row[13]),
         finished_at=moment_or_none(row[14]), error_code=row[15], error_message=shown_message(row[15], row[16], row[22]),
-        waiting_for=waits.of(row), quarantined=bool(row[18]),
+        waiting_for=waits.of(
+            status=row[3], queue=row[2], name=row[1], stored=row[17], due_at=row[19], held=row[21]
+        ), quarantined=bool(row[18]),
         progress=_progress(row[20], row[22]), attempts=attempts or [], history=history or [],
     )  # fmt: skip
 
 
-class _Waits:
+class Waits:
     """What tasks that are not running wait for: every one of them says it (P2). Who is alive is asked at most once."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
         self._alive: list[living.Served] | None = None
 
-    def of(self, row: Row) -> str | None:
-        if row[3] != TaskStatus.PENDING:
+    def of(
+        self, *, status: str, queue: str, name: str, stored: str | None, due_at: int | None, held: str | None
+    ) -> str | None:
+        if status != TaskStatus.PENDING:
             return None
-        if row[17]:
-            return str(row[17])
-        if row[21]:
-            return f"its queue {row[2]}, {row[21]}"
-        return self._worker(row[2], row[1]) if row[19] is None else f"its time, {moment(row[19]):%Y-%m-%d %H:%M:%S} UTC"
+        if stored:
+            return str(stored)
+        if held:
+            return f"its queue {queue}, {held}"
+        return self._worker(queue, name) if due_at is None else f"its time, {moment(due_at):%Y-%m-%d %H:%M:%S} UTC"
 
     def _worker(self, queue: str, name: str) -> str:
         if self._alive is None:
