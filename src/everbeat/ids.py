@@ -24,6 +24,7 @@ _FRACTION = (1 << _RANDOM_BITS) - 1
 _LOW_BITS = 62
 _LOW = (1 << _LOW_BITS) - 1
 _STEP_BYTES = 4
+_FRACTION_BYTES = (_RANDOM_BITS + 7) // 8
 _POOL_BYTES = 4096
 
 
@@ -52,15 +53,20 @@ class Ids:
         self._pool, self._used = b"", 0
 
     def __call__(self) -> str:
-        return self.many(1)[0]
+        with self._lock:
+            drawn = int.from_bytes(self._draw(_STEP_BYTES + _FRACTION_BYTES))
+            soonest = self._last + 1 + (drawn >> 8 * _FRACTION_BYTES)
+            self._last = number = max(self._now_ms() << _RANDOM_BITS | drawn & _FRACTION, soonest)
+        text = f"{number >> _LOW_BITS:015x}{number & _LOW | 2 << _LOW_BITS:016x}"
+        return f"{text[:8]}-{text[8:12]}-7{text[12:15]}-{text[15:19]}-{text[19:]}"
 
     def many(self, count: int) -> list[str]:
         """That many ids, in order."""
-        if not count:
-            return []
+        if count < 2:
+            return [self()] if count else []
         with self._lock:
             # 48 bits of time above 74 random bits are one number, which must be a random step above the last one.
-            fraction = int.from_bytes(self._draw((_RANDOM_BITS + 7) // 8)) & _FRACTION
+            fraction = int.from_bytes(self._draw(_FRACTION_BYTES)) & _FRACTION
             steps = array("I", self._draw(count * _STEP_BYTES))
             first = max(self._now_ms() << _RANDOM_BITS | fraction, self._last + 1 + steps[0])
             numbers = list(accumulate(steps[1:], _step, initial=first))

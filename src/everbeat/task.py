@@ -49,12 +49,15 @@ class Sendable(Generic[P, R]):
     def _send(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
         raise NotImplementedError
 
+    def _send_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskHandle[R]:
+        raise NotImplementedError
+
     async def _asend(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
         return await in_thread(self._send, calls, batch_size)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Store a call of the task. When this returns, the task is safe."""
-        return self._send((Call(*args, **kwargs),))[0]
+        return self._send_one(args, kwargs)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         return (await self._asend((Call(*args, **kwargs),)))[0]
@@ -106,6 +109,9 @@ class Sender(Sendable[P, R]):
 
     def _send(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
         return self._task.send(calls, self._options, batch_size)
+
+    def _send_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskHandle[R]:
+        return self._task.send_one(args, kwargs, self._options)
 
     async def _asend(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
         if self._options.connection is not None:  # which belongs to this thread
@@ -210,6 +216,21 @@ class Task(Sendable[P, R]):
     def _send(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
         return self.send(calls, PLAIN, batch_size)
 
+    def _send_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskHandle[R]:
+        return self.send_one(args, kwargs, PLAIN)
+
+    def send_one(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: SendOptions) -> TaskHandle[R]:
+        """One call by itself: the same as `send`, with nothing around it."""
+        kind = self._plain if options is PLAIN else self._kind(options)
+        task = NewTask(options.id or self._app.make_ids(1)[0], self.payload.encode_args(args, kwargs), kind)
+        if options.connection is not None:
+            return self._handles_of(*self._app.store.enqueue_on(options.connection, [task]))[0]
+        try:
+            stored = self._app.store.enqueue([task])
+        except StoreUnavailable as outage:
+            raise outage.while_sending([task.id], []) from outage
+        return self._handles_of(stored)[0]
+
     def send(self, calls: Sequence[Call[Any]], options: SendOptions, batch_size: int | None) -> list[TaskHandle[R]]:
         raise_if(whole("batch_size", batch_size, 1, LARGEST_BATCH, optional=True))
         if options.id is not None and len(calls) > 1:
@@ -257,9 +278,9 @@ class Task(Sendable[P, R]):
                 raise error if len(calls) == 1 else TypeError(f"call {index}: {error}") from error
 
     def _handles_of(self, stored: Sequence[Enqueued], is_open: Callable[[], bool] | None = None) -> list[TaskHandle[R]]:
-        conflict = next((row for row in stored if row.conflict), None)
-        if conflict is not None:
-            raise TaskConflict(conflict.id)
+        for task_id, _, conflict in stored:
+            if conflict:
+                raise TaskConflict(task_id)
         app, decode = self._app, self.payload.decode_result
         return [TaskHandle(app, task_id, decode, created=created, is_open=is_open) for task_id, created, _ in stored]
 

@@ -215,11 +215,26 @@ def test_few_rows_with_large_arguments_do_not_grow_it_either(
 ) -> None:
     monkeypatch.setattr(module, "LONG_WAL", 1_000_000)
     monkeypatch.setattr(module, "LONG_WAL_PAUSE", 0.0)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
     for _ in range(10):
         with database.write() as tx:
             tx.run(ADD, ("x" * 900_000,))
 
     assert os.stat(f"{database.path}-wal").st_size < 3_000_000
+
+
+def test_the_size_of_the_log_is_not_asked_for_at_every_commit(
+    database: SQLiteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    look = os.stat
+    monkeypatch.setattr(module, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(module.os, "stat", lambda path: (asked.append(str(path)), look(path))[1])
+    for _ in range(20):
+        with database.write() as tx:
+            tx.run(ADD, ("x",))
+
+    assert sum(path.endswith("-wal") for path in asked) <= 1
 
 
 def test_a_checkpoint_that_fails_does_not_fail_the_write_before_it(

@@ -212,3 +212,35 @@ def test_a_sender_that_is_interrupted_while_it_waits_holds_nobody_up(store: ASto
 
     assert enqueue(store, id="next") == "next"
     assert store.get("given up") is None
+
+
+def test_one_who_is_interrupted_after_his_work_was_done_still_wakes_whoever_is_behind_him(store: AStore) -> None:
+    leader, first, second = (_Order([a_task(id=name)]) for name in ("leader", "first", "second"))
+    for lane in range(store._sending._free_lanes - 1):
+        store._sending._line_up(_Order([a_task(id=f"lane {lane}")]))
+    for order in (leader, first, second):
+        store._sending._line_up(order)
+    store._sending._lead(leader)
+    store._sending._step_back(leader)
+
+    assert [first.is_done, second.is_done, second.wake.locked()] == [True, True, True]
+    store._sending._step_back(first)  # an interrupt came before it was awake
+    assert not second.wake.locked()
+
+
+def test_one_who_was_interrupted_while_others_did_his_work_is_not_waited_for(store: AStore) -> None:
+    leader, first, second = (_Order([a_task(id=name)]) for name in ("leader", "first", "second"))
+    for lane in range(store._sending._free_lanes - 1):
+        store._sending._line_up(_Order([a_task(id=f"lane {lane}")]))
+    for order in (leader, first, second):
+        store._sending._line_up(order)
+    commit = store._sending._commit
+
+    def interrupt_the_first(group: object) -> None:
+        commit(group)  # type: ignore[arg-type]
+        store._sending._step_back(first)
+
+    store._sending._commit = interrupt_the_first  # type: ignore[method-assign, assignment]
+    store._sending._lead(leader)
+
+    assert not second.wake.locked()

@@ -137,7 +137,7 @@ def test_a_rollback_does_not_forget_what_is_prepared(connection: LimitedConnecti
 
 
 def test_a_session_that_has_forgotten_what_was_prepared_is_left(store: PostgresStore) -> None:
-    for _ in range(USES + 1):
+    for _ in range(10 * USES):
         enqueue(store)
     with store.database.session() as connection:
         connection.execute("DEALLOCATE ALL")
@@ -188,7 +188,7 @@ def test_what_can_not_be_committed_at_a_sync_is_an_error_of_the_database(connect
 
 
 def test_a_statement_that_is_prepared_and_not_known_to_be_is_sent_on_another_connection(store: PostgresStore) -> None:
-    for _ in range(USES):
+    for _ in range(10 * USES):  # also without a notification, which is a statement of its own
         enqueue(store)
     with store.database.session() as connection:
         assert connection.prepared is not None

@@ -33,6 +33,18 @@ KINDS: dict[str, Callable[[Sequence[Any]], list[Any]]] = {"bigint": Numbers, "te
 """By the type of their values."""
 
 
+def array_of(kind: int, values: Sequence[bytes | None]) -> bytes:
+    """An array of values of this type, as they travel."""
+    pieces = [_HEAD.pack(1, int(None in values), kind, len(values), 1)]
+    for value in values:
+        if value is None:
+            pieces.append(_NULL)
+        else:
+            pieces.append(_LENGTH(len(value)))
+            pieces.append(value)
+    return b"".join(pieces)
+
+
 class _NumbersDumper(Dumper):
     oid = 1016
 
@@ -46,14 +58,7 @@ class _BinaryDumper(Dumper):
     of: ClassVar[int]
 
     def _dump(self, values: Sequence[bytes | None]) -> bytes:
-        pieces = [_HEAD.pack(1, int(None in values), self.of, len(values), 1)]
-        for value in values:
-            if value is None:
-                pieces.append(_NULL)
-            else:
-                pieces.append(_LENGTH(len(value)))
-                pieces.append(value)
-        return b"".join(pieces)
+        return array_of(self.of, values)
 
 
 class _TextsDumper(_BinaryDumper):

@@ -184,13 +184,8 @@ class Batch:
         except BaseException:  # psycopg hears the rest before it lets an interrupt out, and we have not learned it
             self._connection.close()
             raise
-        if failed is None:
-            return
-        error = psycopg.errors.error_from_result(failed, encoding=self._connection.info.encoding)
-        if not _is_forgotten(error):
-            raise error
-        self._connection.close()
-        raise psycopg.OperationalError(f"the session has forgotten what was prepared in it ({error})")
+        if failed is not None:
+            raise failure(self._connection, failed)
 
     def _learn(self, answers: Iterator[pq.abc.PGresult]) -> pq.abc.PGresult | None:
         """The first of them that says that something failed."""
@@ -219,6 +214,15 @@ class Batch:
             self._pgconn.exit_pipeline_mode()
         except psycopg.Error:  # answers are still to come
             self._connection.close()
+
+
+def failure(connection: psycopg.Connection[Row], answer: pq.abc.PGresult) -> psycopg.Error:
+    """What an answer that says so is called. A session that knows the wrong things is closed."""
+    error = psycopg.errors.error_from_result(answer, encoding=connection.info.encoding)
+    if not _is_forgotten(error):
+        return error
+    connection.close()
+    return psycopg.OperationalError(f"the session has forgotten what was prepared in it ({error})")
 
 
 def _is_forgotten(error: psycopg.Error) -> bool:

@@ -27,8 +27,9 @@ from everbeat.crashpoint import crash_point
 from everbeat.errors import StoreUnavailable
 from everbeat.model.event import Event
 from everbeat.secrecy import located
+from everbeat.store.postgres import known
 from everbeat.store.postgres.arrays import teach
-from everbeat.store.postgres.batch import Answer, Prepared
+from everbeat.store.postgres.batch import Answer, Prepared, Statement
 from everbeat.store.postgres.limited import LimitedConnection
 from everbeat.store.postgres.statements import notify
 from everbeat.store.postgres.transaction import Connection, Memory, PostgresTransaction
@@ -260,6 +261,15 @@ class PostgresDatabase:
             if not answers or answers[-1].statusmessage is None:
                 raise self._in_doubt(connection, error) from error
         return answers[0]
+
+    def at_once(
+        self, connection: Connection, statement: Statement, values: Sequence[bytes | None]
+    ) -> psycopg.pq.abc.PGresult | None:
+        """As `alone`, of a statement that the session knows by name, with nothing behind it. None: it does not."""
+        try:
+            return known.run(connection, statement, values)
+        except psycopg.Error as error:
+            raise self._in_doubt(connection, error) from error
 
     def _commit(self, tx: PostgresTransaction, connection: Connection) -> None:
         """Those who wait for what has ended are told with it, if they can be."""

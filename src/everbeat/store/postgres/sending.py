@@ -4,15 +4,19 @@ Not for tasks with an exclusive key, whose turn has to be found, nor for those t
 go the long way.
 """
 
+import struct
 from collections.abc import Collection, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from everbeat.crashpoint import crash_point
 from everbeat.model.task import Enqueued, NewTask, TaskKind
 from everbeat.store.postgres.arrays import KINDS as ARRAYS
+from everbeat.store.postgres.arrays import array_of
+from everbeat.store.postgres.batch import Statement, numbered
 from everbeat.store.postgres.bells import NotifyBells, Said
 from everbeat.store.postgres.connection import PostgresDatabase
 from everbeat.store.postgres.hot import NOW
+from everbeat.store.postgres.transaction import Connection
 from everbeat.store.verbs.sending import OF_KIND
 
 RUN_AT = "coalesce(%(run_at)s::bigint, c.now + %(delay_us)s::bigint)"
@@ -25,6 +29,17 @@ ON CONFLICT DO NOTHING"""
 SEND_ONE = SEND.format(own="%(id)s, %(args)s", rows="")
 SEND_MANY = SEND.format(own="u.id, u.args", rows=", unnest(%(id)s::text[], %(args)s::bytea[]) AS u (id, args)")
 SEND_MANY += " RETURNING id"
+TEXT, BYTEA, BIGINT, TEXTS, BYTEAS = 25, 17, 20, 1009, 1001
+"""What PostgreSQL calls these types."""
+OF_BOTH = {
+    "name": TEXT, "queue": TEXT, "priority": BIGINT, "max_attempts": BIGINT, "policy": TEXT, "unique_key": TEXT,
+    "good_until": BIGINT, "run_at": BIGINT, "delay_us": BIGINT,
+}  # fmt: skip
+"""Values of a kind, in the order in which the statements name them: after id and arguments of one, before those of
+many."""
+KNOWN_ONE: Statement = (numbered(SEND_ONE)[0], (TEXT, BYTEA, *OF_BOTH.values()))
+KNOWN_MANY: Statement = (numbered(SEND_MANY)[0], (*OF_BOTH.values(), TEXTS, BYTEAS))
+_NUMBER = struct.Struct("!q").pack
 
 
 def send_alike(
@@ -45,19 +60,57 @@ def _send(
     database: PostgresDatabase, kind: TaskKind, tasks: Sequence[NewTask], then: Sequence[Said]
 ) -> Collection[str]:
     """The ids of those that were stored."""
+    with database.session() as connection:
+        crash_point("enqueue.before_commit")
+        created = None if then else _send_known(database, connection, kind, tasks)
+        if created is None:
+            created = _send_alone(database, connection, kind, tasks, then)
+        crash_point("enqueue.after_commit")
+    return created
+
+
+def _send_known(
+    database: PostgresDatabase, connection: Connection, kind: TaskKind, tasks: Sequence[NewTask]
+) -> Collection[str] | None:
+    """None: the session does not know the statement, nothing was sent."""
+    if len(tasks) == 1:
+        (task,) = tasks
+        answer = database.at_once(connection, KNOWN_ONE, (task.id.encode(), task.args, *_as_bytes(kind)))
+        if answer is not None:
+            return (task.id,) if answer.command_tuples else ()
+        return None
+    own = (array_of(TEXT, [task.id.encode() for task in tasks]), array_of(BYTEA, [task.args for task in tasks]))
+    answer = database.at_once(connection, KNOWN_MANY, (*_as_bytes(kind), *own))
+    if answer is None:
+        return None
+    if answer.ntuples == len(tasks):
+        return {task.id for task in tasks}
+    return {(answer.get_value(row, 0) or b"").decode() for row in range(answer.ntuples)}
+
+
+def _send_alone(
+    database: PostgresDatabase, connection: Connection, kind: TaskKind, tasks: Sequence[NewTask], then: Sequence[Said]
+) -> Collection[str]:
     values = kind._asdict() | {"delay_us": kind.delay_us or 0}
     if len(tasks) == 1:
         values |= {"id": tasks[0].id, "args": tasks[0].args}
     else:
         ids, args = [task.id for task in tasks], [task.args for task in tasks]
         values |= {"id": ARRAYS["text"](ids), "args": ARRAYS["bytea"](args)}
-    with database.session() as connection:
-        crash_point("enqueue.before_commit")
-        added = database.alone(connection, SEND_ONE if len(tasks) == 1 else SEND_MANY, values, then=then)
-        crash_point("enqueue.after_commit")
+    added = database.alone(connection, SEND_ONE if len(tasks) == 1 else SEND_MANY, values, then=then)
     if len(tasks) == 1:
         return [tasks[0].id] if added.rowcount else []
     return {task_id for (task_id,) in added.fetchall()}
+
+
+@lru_cache(maxsize=256)
+def _as_bytes(kind: TaskKind) -> tuple[bytes | None, ...]:
+    """Its values as they travel."""
+    values = kind._asdict() | {"delay_us": kind.delay_us or 0}
+    return tuple(
+        None if values[name] is None else values[name].encode() if kind_of == TEXT else _NUMBER(values[name])
+        for name, kind_of in OF_BOTH.items()
+    )
 
 
 def _result(order: Sequence[NewTask], tasks: dict[str, NewTask], created: Collection[str]) -> list[Enqueued] | None:

@@ -1,19 +1,23 @@
 """Group commit: concurrent enqueues of one process share a transaction.
 
 No thread of its own, so it works after a fork and never keeps a process alive: a sender that finds nobody committing
-leads, and commits what all have queued up by then. It wakes those whose work is done and hands the lead to the first of
-those who came meanwhile. One sender alone pays nothing extra.
+leads, and commits what all have queued up by then. It wakes the first of those whose work is done, and hands the lead
+to the first of those who came meanwhile. One sender alone pays nothing extra.
 
 A group that fails for a definite reason is repeated one by one: a bad row fails alone (PROTOCOL 7). A leader that is
 interrupted leaves the others' work where it was; ids make the repetition harmless.
 
+Those whose work is done wake each other, one by one: one of them can run at a time, and meanwhile the next wakes up.
+
 Things that do not work: one lock that all wait for. Everybody whose work is done must then get it once to find out, one
-after the other, and sixteen threads are hardly faster than one.
+after the other, and sixteen threads are hardly faster than one. A leader that wakes them all: each wakes up only to go
+to sleep again until it gets the interpreter, and sixteen threads store a quarter less.
 """
 
 import copy
 import threading
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Enqueued, NewTask
@@ -26,19 +30,22 @@ LARGEST = 1000
 class _Order:
     """What one sender waits for: its work is done, or it is its turn to lead."""
 
-    __slots__ = ("error", "leads", "result", "tasks", "wake")
+    __slots__ = ("behind", "error", "is_done", "is_gone", "leads", "result", "tasks", "wake")
 
     def __init__(self, tasks: Sequence[NewTask]) -> None:
         self.tasks = tasks
         self.result: list[Enqueued] | None = None
         self.error: Exception | None = None
-        self.leads = False
+        self.leads = self.is_done = self.is_gone = False
+        self.behind: _Order | None = None
+        """Whom it wakes when it goes."""
         self.wake = threading.Lock()
         self.wake.acquire()
 
-    @property
-    def is_done(self) -> bool:
-        return self.result is not None or self.error is not None
+    def end(self, result: list[Enqueued] | None, error: Exception | None = None) -> None:
+        """Neither of them: it is still to be done."""
+        self.result, self.error = result, error
+        self.is_done = result is not None or error is not None
 
 
 Store = Callable[[Sequence[Sequence[NewTask]]], "list[list[Enqueued] | None]"]
@@ -61,7 +68,7 @@ class GroupCommit:
     ) -> None:
         self._database = database
         self._ring = ring
-        self._quickly = quickly
+        self._ways: Sequence[Store] = (self._surely,) if quickly is None else (quickly, self._surely)
         self._free_lanes = lanes
         self._rings_early = rings_early
         self._waiting: list[_Order] = []
@@ -91,9 +98,12 @@ class GroupCommit:
                 self._waiting.append(order)
 
     def _step_back(self, order: _Order) -> None:
-        """Whatever happened to this sender: its order is gone, and if it led, another one does."""
+        """Whatever happened to this sender: its order is gone, who is behind it may go, if it led another leads."""
         with self._queue:
-            if order in self._waiting:
+            order.is_gone = True
+            if order.behind is not None:
+                order.behind.wake.release()
+            if not order.is_done and order in self._waiting:
                 self._waiting.remove(order)
             if not order.leads:
                 return
@@ -110,20 +120,30 @@ class GroupCommit:
             self._commit(group)
         except StoreUnavailable as error:
             for one in _left(group):
-                one.error = copy.copy(error)
+                one.end(None, copy.copy(error))
         except Exception as error:  # noqa: BLE001 - a definite reason, whatever it is: it belongs to whoever brought it
             if len(group) == 1:
-                order.error = error
+                order.end(None, error)
             else:
                 self._commit_one_by_one(_left(group))
         finally:
-            with self._queue:
-                self._waiting[:0] = [one for one in _left(group) if one is not order]
-            for one in group:
-                if one.is_done and one is not order:
-                    one.wake.release()
+            if len(group) > 1:
+                self._dismiss(group[1:])
+
+    def _dismiss(self, followers: Sequence[_Order]) -> None:
+        """Those whose work is done may go, one after the other; the rest comes first in the next group."""
+        with self._queue:
+            here = [one for one in followers if not one.is_gone]
+            self._waiting[:0] = _left(here)
+            done = [one for one in here if one.is_done]
+            for one, behind in pairwise(done):
+                one.behind = behind
+            if done:
+                done[0].wake.release()
 
     def _take(self, most: int) -> list[_Order]:
+        if not self._waiting:
+            return []
         with self._queue:
             size, count = 0, 0
             for order in self._waiting:
@@ -136,16 +156,16 @@ class GroupCommit:
             return group
 
     def _commit(self, group: Sequence[_Order]) -> None:
-        for store in (self._quickly, self._surely):
-            group = _left(group)
-            if store is None or not group:
-                continue
+        for store in self._ways:
             try:
                 results = store([order.tasks for order in group])
             except self._database.refused as error:
                 raise RowRefused(f"{type(error).__name__}: {error}") from error
             for order, result in zip(group, results, strict=True):
-                order.result = result
+                order.end(result)
+            group = _left(group)
+            if not group:
+                return
 
     def _surely(self, orders: Sequence[Sequence[NewTask]]) -> list[list[Enqueued] | None]:
         tasks = [task for order in orders for task in order]
@@ -174,7 +194,7 @@ class GroupCommit:
             try:
                 self._commit([order])
             except Exception as error:  # noqa: BLE001 - as above
-                order.error = error
+                order.end(None, error)
 
 
 def _left(group: Sequence[_Order]) -> list[_Order]:

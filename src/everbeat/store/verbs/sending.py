@@ -43,8 +43,8 @@ def add_all(tx: Transaction, orders: Sequence[Sequence[NewTask]]) -> list[list[E
     """Several enqueues in one transaction, none of which meets what is stored already: mostly they do not. NotAll if
     one does; the transaction is not to be committed then."""
     tasks = [task for order in orders for task in order]
-    for kind, alike in groupby(tasks, _but_for_its_key):
-        if not tx.insert_new(TABLE, *_as_rows(tx, kind, list(alike))):
+    for kind, alike in _alike(tasks):
+        if not tx.insert_new(TABLE, *_as_rows(tx, kind, alike)):
             raise NotAll
     _hand_over(tx, tasks)
     return [[Enqueued(task.id, True) for task in order] for order in orders]
@@ -100,12 +100,23 @@ def _each_of(tx: Transaction, sql: str, values: tuple[str, ...], sought: Sequenc
 
 
 def _insert_all(tx: Transaction, tasks: Sequence[NewTask]) -> int:
-    return sum(_insert(tx, kind, list(alike)) for kind, alike in groupby(tasks, _but_for_its_key))
+    return sum(tx.insert(TABLE, *_as_rows(tx, kind, alike)) for kind, alike in _alike(tasks))
+
+
+def _alike(tasks: Sequence[NewTask]) -> Iterator[tuple[TaskKind, Sequence[NewTask]]]:
+    """Those beside each other that differ in nothing but their keys."""
+    if len(tasks) == 1:
+        yield tasks[0].kind, tasks
+        return
+    for kind, alike in groupby(tasks, _but_for_its_key):
+        yield kind, list(alike)
 
 
 def _hand_over(tx: Transaction, tasks: Sequence[NewTask]) -> None:
     """Last of all: who has locked an exclusive key must not wait for a sender of its unique key, who may want it."""
-    hand_over(tx, {task.kind.exclusive_key for task in tasks})
+    keys = {task.kind.exclusive_key for task in tasks} - {None}
+    if keys:
+        hand_over(tx, keys)
 
 
 def _but_for_its_key(task: NewTask) -> TaskKind:
@@ -113,11 +124,7 @@ def _but_for_its_key(task: NewTask) -> TaskKind:
     return task.kind if task.kind.unique_key is None else task.kind._replace(unique_key=None)
 
 
-def _insert(tx: Transaction, kind: TaskKind, tasks: list[NewTask]) -> int:
-    return tx.insert(TABLE, *_as_rows(tx, kind, tasks))
-
-
-def _as_rows(tx: Transaction, kind: TaskKind, tasks: list[NewTask]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+def _as_rows(tx: Transaction, kind: TaskKind, tasks: Sequence[NewTask]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     """What they have in common, and what each has of its own."""
     shared = _shared(kind, tx.now)
     columns: dict[str, list[Any]] = {"id": list(map(ID, tasks)), "args": list(map(ARGS, tasks))}

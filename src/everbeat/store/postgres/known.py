@@ -1,0 +1,45 @@
+"""One statement that commits itself, known by name to the session, with values that are bytes already.
+
+What senders do all the time has no need of a batch: the statement says which types its values have, so nobody looks at
+them, and libpq sends it as one message and hears its one answer without a pipeline around it.
+
+As in a batch, a connection on which the exchange was broken off is closed, and so is one that has forgotten the name.
+"""
+
+from collections.abc import Sequence
+
+import psycopg
+from psycopg import pq
+from psycopg.generators import execute
+
+from everbeat.store.postgres.batch import FAILED, Statement, failure
+from everbeat.store.postgres.limited import LimitedConnection
+
+BINARY = pq.Format.BINARY
+
+
+def run(connection: LimitedConnection, statement: Statement, values: Sequence[bytes | None]) -> pq.abc.PGresult | None:
+    """What the server says. None: it is not known by name, and was not sent."""
+    prepared, pgconn = connection.prepared, connection.pgconn
+    name = prepared.name_of(statement) if prepared is not None else None
+    if prepared is None or name is None:
+        return None
+    if not prepared.is_known(statement):
+        pgconn.send_prepare(name, statement[0], param_types=statement[1])
+        _answer(connection)
+        prepared.know(statement)
+    pgconn.send_query_prepared(name, values, [BINARY] * len(values), BINARY)
+    return _answer(connection)
+
+
+def _answer(connection: LimitedConnection) -> pq.abc.PGresult:
+    try:
+        answer: pq.abc.PGresult = connection.wait(execute(connection.pgconn))[-1]
+    except psycopg.Error:
+        raise
+    except BaseException:  # psycopg hears the rest before it lets an interrupt out, and we have not learned it
+        connection.close()
+        raise
+    if answer.status == FAILED:
+        raise failure(connection, answer)
+    return answer
