@@ -31,6 +31,8 @@ from bench.peers import kit
 DRAIN_SECONDS = 180.0
 READY_SECONDS = 60.0
 WARM_UP = 5
+STOP_SECONDS = 3.0
+"""What is measured is over by then, and all that was stored is thrown away."""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -121,7 +123,7 @@ def _worker(peer: ModuleType, kind: str) -> "Iterator[subprocess.Popen[bytes]]":
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(10)
+            process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             pass
         try:
