@@ -110,7 +110,9 @@ class Bench:
     def _floor(self, store: str) -> None:
         self._progress.update(self._bar, description=f"floor of {store}", completed=0, total=None)
         try:
-            self._add(side.measure_floor(store, self._scale.factor, self._running), [])
+            keys = [measure.key for measure in matching(self._only)]
+            batches = {one.key: one.batch for one in self.figures if one.store == store and one.batch is not None}
+            self._add(side.measure_floor(store, self._scale.factor, self._running, keys=keys, batches=batches), [])
             if store == "postgresql" and self._wants("enqueue"):
                 self._add(side.measure_pgbench(self._scale.factor, self._running), [])
         except (NotInstalled, side.Unmeasured) as error:

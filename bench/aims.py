@@ -1,13 +1,16 @@
-"""What Everbeat aims for beside others: so many times a peer's best figure, so much of the floor. Pure.
+"""What Everbeat aims for: figures of its own, so many times a peer's best figure, so much of the floor. Pure.
 
-Only ratios within one run: they hold on any machine.
+Ratios are those within one run: they hold on any machine. Figures are those of `everbeat.bench.catalogue`, for a
+machine like the one they were set on.
 """
 
 from dataclasses import dataclass
 
-from everbeat.bench.figures import Figure, Run
+from everbeat.bench.catalogue import MEASURES
+from everbeat.bench.figures import Figure, Run, number, reaches
 
 SHARE_OF_FLOOR = 0.6
+STORES = ("sqlite", "postgresql")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,17 @@ class Found:
         return None if self.found is None else self.found >= self.wanted
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """A figure to reach, in words, and what was found of it."""
+
+    what: str
+    wanted: str
+    found: str | None
+    reached: bool | None
+    """None: it was not measured."""
+
+
 PGBENCH = "pgbench"
 """One INSERT per commit into Everbeat's own table, by PostgreSQL's own benchmark."""
 CLIENTS = {"enqueue.single": "one thread", **{f"enqueue.threads.{n}": f"{n} threads" for n in (4, 8, 16)}}
@@ -56,8 +70,37 @@ AIMS = [
     *(Aim(what=f"single enqueue, {clients}, against pgbench", store="postgresql", key=key, peer=PGBENCH, peer_key=key,
           times=0.8) for key, clients in CLIENTS.items()),
     *(Aim(what="async drain with 5,000,000 ended tasks against none", store=store, key="growth.5m", peer="everbeat",
-          peer_key="growth.0", times=0.9) for store in ("sqlite", "postgresql")),
+          peer_key="growth.0", times=0.9) for store in STORES),
+    *(Aim(what="async drain, the first of 1,000,000 that wait, against none", store=store, key="growth.backlog",
+          peer="everbeat", peer_key="growth.0", times=0.9) for store in STORES),
 ]  # fmt: skip
+
+
+def in_figures(run: Run) -> list[Stated]:
+    """Those with a number to reach, also where they were not measured; only on stores that were."""
+    found = []
+    for store in (store for store in STORES if any(f.store == store for f in run.figures if f.subject == "everbeat")):
+        for measure in MEASURES:
+            wanted = measure.target_on(store)
+            if not wanted or measure.only_on not in (None, store):
+                continue
+            figure = next(iter(run.find(measure.key, store=store)), None)
+            found.append(
+                Stated(
+                    what=f"{measure.title}, {store}", wanted=f"{wanted} {measure.unit}",
+                    found=None if figure is None else _said(wanted, figure),
+                    reached=None if figure is None else reaches(wanted, figure),
+                )
+            )  # fmt: skip
+    return found
+
+
+def _said(wanted: str, figure: Figure) -> str:
+    """What the target speaks of."""
+    if "p50" not in wanted and "p95" not in wanted:
+        return f"{number(figure.median)} {figure.unit}"
+    values = {"p50": figure.median, "p95": figure.p95}
+    return f"{', '.join(f'{name} {number(value)}' for name, value in values.items() if name in wanted)} {figure.unit}"
 
 
 def against_peers(run: Run) -> list[Found]:

@@ -4,33 +4,26 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.aims import PGBENCH
 from bench.environments import ROOT, NotInstalled, environment, version_of
-from bench.limit import pgbench, sqlite
+from bench.limit import pgbench
 from bench.peers.catalogue import Peer
 from bench.servers import Servers
+from everbeat.bench.catalogue import MEASURES
 from everbeat.bench.figures import Better, Figure, Missing
 from everbeat.bench.machine import Watch
 
 JOB_SECONDS = 400
 TITLES: dict[str, tuple[str, str, Better]] = {
-    "enqueue.single": ("single enqueue, one thread", "tasks/s", "higher"),
-    **{f"enqueue.threads.{n}": (f"single enqueue, {n} threads", "tasks/s", "higher") for n in (4, 8, 16)},
-    "enqueue.bulk": ("bulk enqueue", "tasks/s", "higher"),
+    **{measure.key: (measure.title, measure.unit, measure.better) for measure in MEASURES},
     "drain.sync": ("drain, sync", "tasks/s", "higher"),
-    "drain.sync.single": ("drain, one at a time", "tasks/s", "higher"),
-    "drain.sync.frames": ("drain, frames", "tasks/s", "higher"),
-    "drain.async": ("drain, async", "tasks/s", "higher"),
-    "latency.pickup": ("pickup by an idle worker", "ms", "lower"),
-    "latency.result": ("enqueue to result", "ms", "lower"),
-    "idle.cpu": ("idle worker: CPU", "% of a core", "lower"),
-    "idle.memory": ("idle worker: memory (PSS)", "MB", "lower"),
 }
 
 
@@ -110,8 +103,8 @@ def _drive(job: Job, python: Path, url: str) -> dict[str, list[float]]:
             raise Unmeasured(f"{error}{'; its worker said: ' if said else ''}{' / '.join(said)}") from error
 
 
-def run_json(words: Sequence[str | Path], surroundings: dict[str, str]) -> dict[str, list[float]]:
-    """What a program of a peer's environment prints in its last line."""
+def run_json(words: Sequence[str | Path], surroundings: dict[str, str]) -> dict[str, Any]:
+    """What a program prints in its last line."""
     process = subprocess.Popen(
         words, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)} | surroundings, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -133,16 +126,17 @@ def run_json(words: Sequence[str | Path], surroundings: dict[str, str]) -> dict[
     return found
 
 
-def measure_floor(store: str, scale: float, servers: Servers) -> Iterable[Figure]:
-    """Raises NotInstalled or Unmeasured."""
+def measure_floor(
+    store: str, scale: float, servers: Servers, *, keys: Sequence[str], batches: Mapping[str, float]
+) -> list[Figure]:
+    """Of these measures; of drains only those whose batches are known. Raises NotInstalled or Unmeasured."""
+    url = "" if store == "sqlite" else servers.url(store)
+    asked = {"url": url, "scale": scale, "keys": [*keys], "batches": {**batches}}
     watch = Watch(servers.pids)
-    if store == "sqlite":
-        found = sqlite.samples(scale)
-    else:
-        url = servers.url(store)
-        found = run_json([environment("limit"), "-m", "bench.limit.postgres", url, str(scale)], {})
+    found = run_json([sys.executable, "-m", "bench.limit", json.dumps(asked)], {})
     busy = watch.foreign_cores()
-    return [figure(key, samples, subject="limit", store=store, foreign_cores=busy) for key, samples in found.items()]
+    return [figure(key, taken["samples"], subject="limit", store=store, foreign_cores=busy, note=taken["note"],
+                   batch=taken["batch"] and round(taken["batch"], 2)) for key, taken in found.items()]  # fmt: skip
 
 
 def measure_pgbench(scale: float, servers: Servers) -> Iterable[Figure]:

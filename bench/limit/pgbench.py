@@ -1,4 +1,7 @@
-"""What pgbench reaches: one INSERT per commit into Everbeat's own table, with so many clients."""
+"""What pgbench reaches: one INSERT per commit into Everbeat's own table, with so many clients.
+
+Ids sort by time, as Everbeat's do, where the server can make such: 18 and later.
+"""
 
 from contextlib import closing
 
@@ -12,16 +15,23 @@ SAMPLES = 3
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 INSERT = f"""
 INSERT INTO everbeat_tasks (id, args, name, queue, priority, max_attempts, created_at, run_at)
-VALUES (gen_random_uuid()::text, '{ARGS.decode()}'::bytea, '{NAME}', 'default', 100, 1, {NOW}, {NOW});
+VALUES ({{id}}::text, '{ARGS}'::bytea, '{NAME}', 'default', 100, 1, {NOW}, {NOW});
 """
+ORDERED_SINCE = 18
 
 
 def samples(servers: Servers, scale: float) -> dict[str, list[float]]:
     """By the key of the measure of Everbeat with as many threads."""
     url = servers.url("postgresql")
+    insert = INSERT.replace("{id}", _id(servers.version("postgresql")))
     with closing(open_store(AppConfig(broker=broker_from_url(url)))):
         clients = {key: int(key.rpartition(".")[2]) if key[-1].isdigit() else 1 for key in CLIENTS}
         return {
-            key: [servers.pgbench(url, INSERT, clients=count, seconds=max(1, round(4 * scale))) for _ in range(SAMPLES)]
+            key: [servers.pgbench(url, insert, clients=count, seconds=max(1, round(4 * scale))) for _ in range(SAMPLES)]
             for key, count in clients.items()
         }
+
+
+def _id(version: str) -> str:
+    """What makes one, by what "PostgreSQL 18.4" can."""
+    return "uuidv7()" if int(version.split()[1].split(".")[0]) >= ORDERED_SINCE else "gen_random_uuid()"

@@ -17,6 +17,7 @@ from bench.peers import kit
 
 T = TypeVar("T")
 LISTENS_ONLY = True
+AT_ONCE = 50
 broker = AsyncpgBroker(dsn=kit.URL).with_result_backend(AsyncpgResultBackend(dsn=kit.URL))
 
 
@@ -42,6 +43,18 @@ def send(kind: str, count: int) -> float:
         began = time.perf_counter()
         for _ in range(count):
             await async_noop.kiq(1, 2)
+        return time.perf_counter() - began
+
+    return _do(sending)
+
+
+def send_many(kind: str, count: int) -> float:
+    """Several at the same time: the sender must not be what a drain waits for."""
+
+    async def sending() -> float:
+        began = time.perf_counter()
+        for at in range(0, count, AT_ONCE):
+            await asyncio.gather(*(async_noop.kiq(1, 2) for _ in range(min(AT_ONCE, count - at))))
         return time.perf_counter() - began
 
     return _do(sending)

@@ -96,10 +96,12 @@ def test_a_drain_is_over_when_everything_is_finished() -> None:
     assert list(counts) == []
 
 
-def test_the_floor_has_a_figure_for_each_way_of_writing() -> None:
-    figures = list(measure_floor("sqlite", 0.01, Servers()))
+def test_the_floor_has_a_figure_for_what_was_measured_and_a_drain_only_with_its_batch() -> None:
+    keys = ["enqueue.single", "drain.async", "drain.sync.single", "latency.pickup"]
 
-    assert {figure.key for figure in figures} == {
-        "enqueue.single", "enqueue.threads.16", "enqueue.bulk", "drain.sync.single", "drain.sync.frames", "drain.async",
-    }  # fmt: skip
+    figures = measure_floor("sqlite", 0.01, Servers(), keys=keys, batches={"drain.async": 40.0})
+
+    assert [(figure.key, figure.subject, figure.batch) for figure in figures] == [
+        ("enqueue.single", "limit", None), ("drain.async", "limit", 40.0),
+    ]  # fmt: skip
     assert all(min(figure.samples) > 0 and figure.key in TITLES for figure in figures)

@@ -41,6 +41,55 @@ def test_a_figure_is_also_a_share_of_the_floor_of_its_store() -> None:
     assert "samples/x.json" in text
 
 
+def test_the_batch_of_the_floor_stands_beside_it() -> None:
+    text = render(
+        sample_run(drain(600.0, store="sqlite"), drain(1000.0, subject="limit", store="sqlite", batch=83.33)), "x.json"
+    )
+
+    assert cells(text, "drain, async")[5] == "60 % of 1,000, 83.33 a commit"
+
+
+def test_aims_come_first_and_are_counted() -> None:
+    text = render(
+        sample_run(
+            drain(13_000.0, store="sqlite"),
+            drain(5_000.0, key="drain.sync.frames", store="sqlite"),
+            drain(20_000.0, subject="limit", store="sqlite"),
+        ),
+        "x.json",
+    )
+
+    assert text.index("## Aims") < text.index("## Everbeat on SQLite")
+    assert "2 of 3 are reached; " in text
+    assert cells(text, "drain, async, 1,000 slots, sqlite") == ["at least 12,000 tasks/s", "13,000 tasks/s", "yes"]
+    assert cells(text, "drain, process slots, frames, sqlite")[2] == "**no**"
+
+
+def test_of_latencies_the_best_peer_is_named_at_the_middle_and_at_95_percent() -> None:
+    def pickup(*samples: float, **given: object) -> Figure:
+        return drain(*samples, key="latency.pickup", better="lower", unit="ms", **given)
+
+    text = render(
+        sample_run(
+            pickup(2.0, 2.0, 5.0, store="sqlite"),
+            pickup(1.0, 1.0, 40.0, subject="celery", variant="fast", store="redis"),
+            pickup(3.0, 3.0, 10.0, subject="rq", variant="fast", store="redis"),
+        ),
+        "x.json",
+    )
+
+    what = "From sending to the first line of the task, idle worker"
+    assert cells(text, f"{what}, p50, sqlite") == ["2.00 ms", "1.00 ms: celery (fast)", "0.50x"]
+    assert cells(text, f"{what}, p95, sqlite") == ["5.00 ms", "10.0 ms: rq (fast)", "2.00x"]
+
+
+def test_peers_that_are_measured_alone_are_shown() -> None:
+    text = render(sample_run(drain(7.0, subject="rq", variant="fast", store="redis")), "x.json")
+
+    assert cells(text.partition("## What")[0], "rq (fast)")[2] == "7.00"
+    assert ".svg" not in text
+
+
 def test_peers_stand_beside_with_ratios_and_the_best_comes_first() -> None:
     text = render(
         sample_run(

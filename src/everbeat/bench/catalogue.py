@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from everbeat.bench import draining, flowing, idling, recovering, sending, waiting
-from everbeat.bench.figures import Better
+from everbeat.bench.figures import Batched, Better
 from everbeat.bench.place import Ground
 from everbeat.bench.scale import Scale
 
@@ -16,7 +16,7 @@ class Measure:
     unit: str
     target: str
     """The figure to reach, in words."""
-    take: Callable[[Ground, float], list[float]]
+    take: Callable[[Ground, float], list[float] | Batched]
     better: Better = "higher"
     least: Scale = Scale.SMALL
     """Measured from this scale on: a million rows are a million rows."""

@@ -1,10 +1,13 @@
 """Measures of working: tasks per second, from the first start to the last end as the store has them.
 
-Completion counts when it is committed. Growth: the same with many ended tasks in the store, or many that wait.
+Completion counts when it is committed. How many tasks shared a transaction is counted afterwards, in the store: the
+floor beside it (bench/limit) makes its writes in batches of that size. Growth: the same with many ended tasks in the
+store, or many that wait.
 """
 
 import signal
 
+from everbeat.bench.figures import Batched
 from everbeat.bench.place import Ground, Place, until
 from everbeat.store import filling
 
@@ -12,22 +15,22 @@ ASYNC_SLOTS = "1000"
 """As many tasks at once as the largest batches of others are."""
 
 
-def sync_single(ground: Ground, scale: float) -> list[float]:
+def sync_single(ground: Ground, scale: float) -> Batched:
     """One task at a time in each process slot: what tasks get that are not known to be short."""
     return _drained(ground, round(4_000 * scale), "noop", "--frame-depth", "1")
 
 
-def sync_frames(ground: Ground, scale: float) -> list[float]:
+def sync_frames(ground: Ground, scale: float) -> Batched:
     """The default: short tasks go to a process several at a time."""
     return _drained(ground, round(30_000 * scale), "noop")
 
 
-def async_default(ground: Ground, scale: float) -> list[float]:
+def async_default(ground: Ground, scale: float) -> Batched:
     """A hundred at once, which is what one gets without asking."""
     return _drained(ground, round(30_000 * scale), "async_noop")
 
 
-def async_(ground: Ground, scale: float) -> list[float]:
+def async_(ground: Ground, scale: float) -> Batched:
     return _drained(ground, round(30_000 * scale), "async_noop", "--async-slots", ASYNC_SLOTS)
 
 
@@ -57,12 +60,14 @@ def _after(ground: Ground, scale: float, *, ended: int) -> list[float]:
         return [_drain(place, round(30_000 * scale), "async_noop", "--async-slots", ASYNC_SLOTS) for _ in range(3)]
 
 
-def _drained(ground: Ground, count: int, name: str, *words: str) -> list[float]:
-    samples = []
+def _drained(ground: Ground, count: int, name: str, *words: str) -> Batched:
+    samples, tasks, transactions = [], 0, 0
     for _ in range(3):
         with ground.place() as place:
             samples.append(_drain(place, count, name, *words))
-    return samples
+            done, together = place.started()
+            tasks, transactions = tasks + done, transactions + together
+    return Batched(samples, tasks / transactions)
 
 
 def _drain(place: Place, count: int, name: str, *words: str) -> float:

@@ -8,7 +8,7 @@ import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 FORMAT = 1
 Better = Literal["higher", "lower"]
@@ -16,6 +16,14 @@ Better = Literal["higher", "lower"]
 
 class NoRun(ValueError):
     """Not a run of a benchmark, or none that can be read."""
+
+
+class Batched(NamedTuple):
+    """Samples of work that was done many tasks at a time."""
+
+    samples: list[float]
+    batch: float
+    """So many tasks began in one transaction, on the average."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +42,8 @@ class Figure:
     target: str = ""
     """The figure to reach, in words: "at least 80,000", "p95 under 100"."""
     note: str = ""
+    batch: float | None = None
+    """So many tasks shared a transaction, on the average. None: it was not counted."""
     foreign_cores: float | None = None
     """Processors that others used meanwhile."""
     took_seconds: float | None = None

@@ -10,7 +10,7 @@ from pathlib import Path
 from everbeat import __version__
 from everbeat.bench import machine
 from everbeat.bench.catalogue import Measure
-from everbeat.bench.figures import Figure, Missing, Run
+from everbeat.bench.figures import Batched, Figure, Missing, Run
 from everbeat.bench.place import Failed, Ground
 from everbeat.bench.scale import Scale
 from everbeat.errors import EverbeatError
@@ -34,16 +34,17 @@ def take(
             continue
         watch, began = machine.Watch(also), time.monotonic()
         try:
-            samples = measure.take(ground, scale.factor)
+            taken = measure.take(ground, scale.factor)
         except (Failed, EverbeatError, OSError, subprocess.SubprocessError) as error:
             missing.append(Missing(subject=measure.key, reason=f"{type(error).__name__}: {error}"))
             continue
-        taken = _figure(ground, measure, samples, watch.foreign_cores())
-        figures.append(replace(taken, took_seconds=round(time.monotonic() - began, 1)))
+        figure = _figure(ground, measure, taken, watch.foreign_cores())
+        figures.append(replace(figure, took_seconds=round(time.monotonic() - began, 1)))
     return figures, missing
 
 
-def _figure(ground: Ground, measure: Measure, samples: list[float], foreign_cores: float | None) -> Figure:
+def _figure(ground: Ground, measure: Measure, taken: list[float] | Batched, foreign_cores: float | None) -> Figure:
+    samples, batch = taken if isinstance(taken, Batched) else (taken, None)
     return Figure(
         key=measure.key,
         title=measure.title,
@@ -54,6 +55,7 @@ def _figure(ground: Ground, measure: Measure, samples: list[float], foreign_core
         store=ground.store,
         version=__version__,
         variant=f"{ground.processes} processes",
+        batch=None if batch is None else round(batch, 2),
         foreign_cores=foreign_cores,
     )
 
