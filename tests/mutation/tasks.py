@@ -625,7 +625,7 @@ def attempts_not_written() -> None:
 @mutation("39", test=IN_RECOVERING + "test_of_orphans_that_are_written_together_one_that_has_moved_is_left_alone")
 def classes_written_unguarded() -> None:
     """Orphans that are written together are not compared with what was decided about."""
-    for change, statement in settling.ENDING_WHERE.items():
+    for change, statement in classes.END.items():
         guard = "WHERE fence = :fence AND coalesce(worker_id, '') = coalesce(:worker_id, '')"
         assert guard in statement
-        classes.ENDING_WHERE[change] = statement.replace(guard, "WHERE :fence > 0 AND :worker_id IS NOT NULL")
+        classes.END[change] = statement.replace(guard, "WHERE :fence > 0 AND :worker_id IS NOT NULL")

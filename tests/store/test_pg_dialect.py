@@ -17,6 +17,7 @@ from everbeat.store.postgres.dialect import bind, in_one, names_in, translate, t
         ("SET args = x''", "SET args = ''::bytea"),
         ("SELECT 'it''s :not a name'", "SELECT 'it''s :not a name'"),
         ("SELECT json_group_array(seq)", "SELECT json_agg(seq)::text"),
+        ("seq IN (SELECT value FROM json_each(:few))", "seq = ANY (translate(%(few)s, '[]', '{}')::bigint[])"),
         ("SELECT a::text", "SELECT a::text"),
     ],
 )

@@ -11,10 +11,11 @@ from tests.postgres import EmptyDatabase
 from everbeat.store.postgres.connection import LIMITS
 from everbeat.store.postgres.dialect import bind, in_one, translate
 from everbeat.store.postgres.hot import KINDS, KINDS_OF, LOOK, SHARED, TYPES
-from everbeat.store.postgres.statements import AFTER, AHEAD
+from everbeat.store.postgres.statements import AFTER, AHEAD, recorded
 from everbeat.store.postgres.store import PostgresStore
 from everbeat.store.verbs import (
     claiming,
+    classes,
     expiring,
     flow_advance,
     flow_ends,
@@ -50,6 +51,14 @@ STATEMENTS = {
         for name, sql in (("complete", settling.COMPLETE), ("launch", claiming.LAUNCH), ("claim", claiming.CLAIM))
     },
     **{f"{change} many": (in_one(sql, TYPES[sql]), "everbeat_tasks_pkey") for change, sql in settling.ENDINGS.items()},
+    **{
+        f"{change} a class": (
+            recorded(end, (classes.ADD_HISTORY, classes.ADD_ATTEMPTS, classes.ADD_EVENTS)),
+            "everbeat_tasks_pkey",
+        )
+        for change, end in classes.END.items()
+    },
+    "a class": (translate(classes.CLASSES), "everbeat_tasks_owned"),
     "as they are now": (translate(settling.EACH_NOW), "everbeat_tasks_pkey"),
     "recoveries of tasks": (translate(claiming.RECOVERED), "everbeat_history_task"),
     "start": (translate(claiming.START), "everbeat_tasks_pkey"),

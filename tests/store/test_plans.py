@@ -61,11 +61,10 @@ PLANS = {
     owning.STANDING: ["SEARCH everbeat_workers USING PRIMARY KEY (id=?)"],
     recovering.NEXT_OWNER: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id>?)"],
     recovering.OWNED_BY: [f"SEARCH t USING INDEX {OWNED} (worker_id=? AND rowid>?)"],
-    classes.ADD_HISTORY: [BY_SEQ, "LIST SUBQUERY 1", EACH_SEQ],
     **{
-        statement + classes.UNCANCELLED + classes.AMONG: [BY_SEQ, "LIST SUBQUERY 1", EACH_SEQ]
-        for change, statement in settling.ENDING_WHERE.items()
-        if change in classes.TOGETHER
+        statement: [BY_SEQ, "LIST SUBQUERY 1", EACH_SEQ]
+        for end in classes.END.values()
+        for statement in (end, together.recorded(classes.ADD_HISTORY, end))
     },
     recovering.OWNED_IDS: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id=?)"],
     recovering.COUNT_OWNED: [f"SEARCH everbeat_tasks USING INDEX {OWNED} (worker_id=?)"],

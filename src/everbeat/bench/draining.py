@@ -2,7 +2,8 @@
 
 Completion counts when it is committed. How many tasks shared a transaction is counted afterwards, in the store: the
 floor beside it (bench/limit) makes its writes in batches of that size. Growth: the same with many ended tasks in the
-store, or many that wait.
+store, or many that wait; what a database may still have to do when millions of rows have just been written (vacuum,
+checkpoint) is done before.
 """
 
 import signal
@@ -51,12 +52,14 @@ def before_a_million(ground: Ground, scale: float) -> list[float]:
     wanted = round(30_000 * scale)
     with ground.place() as place:
         filling.fill_ready(place.store, 1_000_000, name=place.works.async_noop.name)
+        ground.settle(place)
         return [_work_for_a_while(place, wanted) for _ in range(3)]
 
 
 def _after(ground: Ground, scale: float, *, ended: int) -> list[float]:
     with ground.place() as place:
         filling.fill_ended(place.store, ended, name=place.works.async_noop.name)
+        ground.settle(place)
         return [_drain(place, round(30_000 * scale), "async_noop", "--async-slots", ASYNC_SLOTS) for _ in range(3)]
 
 

@@ -15,7 +15,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -146,6 +146,10 @@ class Ground(ABC):
     @abstractmethod
     def place(self) -> AbstractContextManager[Place]: ...
 
+    @abstractmethod
+    def settle(self, place: Place) -> None:
+        """Have done now what the database would do after rows were written by the million, while it is measured."""
+
     @contextmanager
     def _place(self, directory: Path, url: str) -> Iterator[Place]:
         place = Place(directory, url, self.processes)
@@ -172,6 +176,9 @@ class SQLiteGround(Ground):
         with _directory(self._parent) as directory, self._place(directory, f"sqlite:///{directory}/{FILE}") as place:
             yield place
 
+    def settle(self, place: Place) -> None:
+        place.store.checkpoint()
+
 
 class PostgresGround(Ground):
     store = "postgresql"
@@ -195,6 +202,16 @@ class PostgresGround(Ground):
                 yield place
         finally:
             self._tell(f"DROP SCHEMA {schema} CASCADE")
+
+    def settle(self, place: Place) -> None:
+        """Who is no superuser has the checkpoint when the server makes it."""
+        import psycopg
+
+        place.store.checkpoint()  # so that there are tables
+        with psycopg.connect(place.url, autocommit=True) as connection:
+            connection.execute("VACUUM ANALYZE everbeat_tasks")
+            with suppress(psycopg.errors.InsufficientPrivilege):
+                connection.execute("CHECKPOINT")
 
     def _tell(self, statement: str) -> None:
         import psycopg

@@ -145,6 +145,10 @@ class Transaction(Protocol):
     ) -> None:
         """Change them, `soon`."""
 
+    def change_and_record(self, change: str, records: Sequence[str], values: Mapping[str, Any]) -> int:
+        """Change tasks, and add what `records` say of each of them, INSERTs from `changed`; how many tasks. These may
+        name only columns that the change lets be, and that it returns."""
+
     def all(self, sql: str, values: Any = ()) -> list[Row]: ...
 
     def one(self, sql: str, values: Any = ()) -> Row | None: ...

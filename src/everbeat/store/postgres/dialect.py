@@ -24,7 +24,7 @@ PIECES = re.compile(
     | (?P<same>   \bIS\s+\? )
     | (?P<among>  \bIN\s\(\{marks\}\) )
     | (?P<cast>   ::\w+ )
-    | (?P<each>   \bjson_each\(:(?P<list>[a-z_]+)\) )
+    | (?P<each>   \bIN\s\(SELECT\svalue\sFROM\sjson_each\(:(?P<list>[a-z_]+)\)\) )
     | (?P<array>  \bjson_group_array\((?P<item>\w+)\) )
     | (?P<object> \bjson_object\( )
     | (?P<named>  :(?P<name>[a-z_]+) )
@@ -81,7 +81,7 @@ def _say(kind: str, found: re.Match[str]) -> str:
         case "among":
             return "= ANY (%s)"
         case "each":
-            return f"(SELECT j::bigint AS value FROM json_array_elements_text(%({found['list']})s::json) AS j) AS each"
+            return f"= ANY (translate(%({found['list']})s, '[]', '{{}}')::bigint[])"
         case "array":
             return f"json_agg({found['item']})::text"
         case "object":

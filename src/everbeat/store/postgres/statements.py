@@ -81,6 +81,13 @@ def page(sql: str, after: str = "") -> str:
     return AHEAD.format(sql=translate(sql), after=after)
 
 
+@lru_cache(maxsize=16)
+def recorded(change: str, records: tuple[str, ...]) -> str:
+    """A change, and what is written down about each row of it, in one; it answers how many there were."""
+    parts = ", ".join(f"record_{number} AS ({record})" for number, record in enumerate(records))
+    return translate(f"WITH changed AS ({change}), {parts} SELECT count(*) FROM changed")
+
+
 @lru_cache(maxsize=64)
 def insertion(table: str, shared: tuple[str, ...], columns: tuple[str, ...]) -> str:
     common = ", ".join(f"%s::{COLUMNS.get(name, 'text')}" for name in shared)

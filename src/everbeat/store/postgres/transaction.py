@@ -234,6 +234,12 @@ class PostgresTransaction:
 
         self._change(change if wanted else None, is_checked=all_of_them)
 
+    def change_and_record(self, change: str, records: Sequence[str], values: Mapping[str, Any]) -> int:
+        """No row is looked for twice."""
+        changed = self._execute(statements.recorded(change, tuple(records)), values)
+        self._foreseen = None
+        return int(statements.first(changed))
+
     def insert(self, table: str, shared: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> int:
         sql = statements.insertion(table, tuple(shared), tuple(columns))
         own = [ARRAYS[COLUMNS.get(name, "text")](column) for name, column in columns.items()]

@@ -71,3 +71,9 @@ def said(sql: str) -> str:
     columns = [f"c{number}" for number in own] + (["begins", "length"] if place is not None else [])
     values = ", ".join(f"json_extract(value, '$[{at}]') AS {name}" for at, name in enumerate(columns))
     return f"{before}FROM (SELECT {values} FROM json_each(?1)) AS u WHERE {condition}"
+
+
+@lru_cache(maxsize=16)
+def recorded(record: str, change: str) -> str:
+    """What is written down about each row of a change, as it is said before the change is made."""
+    return record.replace("FROM changed", f"FROM everbeat_tasks WHERE {change.rpartition('WHERE ')[2]}")

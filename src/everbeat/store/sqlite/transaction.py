@@ -11,7 +11,7 @@ from typing import Any
 
 from everbeat.clock import Clock
 from everbeat.model.event import Event
-from everbeat.store.sqlite.together import in_one
+from everbeat.store.sqlite.together import in_one, recorded
 from everbeat.store.transaction import NOT_ALL, Kind, Question, Row, RowRefused
 from everbeat.store.verbs.kinds import leap
 
@@ -124,6 +124,11 @@ class SQLiteTransaction:
         changed = sum(self.run(_naming(sql, len(chunk)), [*values, *chunk]) for chunk in _chunks(wanted))
         if changed != len(wanted) and all_of_them:
             raise RowRefused(NOT_ALL)
+
+    def change_and_record(self, change: str, records: Sequence[str], values: Mapping[str, Any]) -> int:
+        for record in records:
+            self.run(recorded(record, change), values)
+        return self.run(change, values)
 
     def all(self, sql: str, values: Any = ()) -> list[Row]:
         return self._connection.execute(sql, values).fetchall()

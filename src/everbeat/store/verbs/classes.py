@@ -1,8 +1,9 @@
 """Orphans that differ in nothing the decision asks for, written together (PROTOCOL 39).
 
-One statement ends their ownerships, one each adds to history, attempts and events: a million of them take seconds, and
-no row of them ever comes out of the database. The guard is that of every verdict: fence, owner and state are tested in
-the write. If one of a class has moved, the whole class is undone and its caller goes through it task by task.
+One statement ends their ownerships, one each adds to history, attempts and events (PostgreSQL makes one of the four):
+a million of them take seconds, and no row of them ever comes out of the database. The guard is that of every verdict:
+fence, owner and state are tested in the write. If one of a class has moved, the whole class is undone and its caller
+goes through it task by task.
 """
 
 import json
@@ -39,33 +40,29 @@ SELECT {CLASS}, count(*), max(seq), json_group_array(seq)
 UNCANCELLED = " AND cancel_requested_at IS NULL"
 """One whose end was asked for after it was read is another class, and ends otherwise."""
 
-# Primary key: which tasks, in the three statements below and in ENDING_WHERE. Owner and state are
-# compared as expressions, so that nobody goes through everbeat_tasks_owned instead.
-AMONG = " AND seq IN (SELECT value FROM json_each(:seqs))"
-OWNED_AS_DECIDED = (
-    "FROM everbeat_tasks WHERE fence = :fence AND coalesce(worker_id, '') = coalesce(:worker_id, '')"
-    " AND status || '' IN ('CLAIMED', 'RUNNING')" + AMONG
-)
+# Primary key: which tasks, beside what ENDING_WHERE asks. Owner and state are compared as expressions, so that nobody
+# goes through everbeat_tasks_owned instead. All of a class have one state, so it is not asked of each of them.
+AMONG = " AND status || '' = :was AND seq IN (SELECT value FROM json_each(:seqs))"
+KEPT = " /*pg: RETURNING id, name, attempt, started_at */"
+"""What the records are made of: none of these is changed."""
+END = {change: ENDING_WHERE[change] + UNCANCELLED + AMONG + KEPT for change in TOGETHER}
 
-ADD_HISTORY = f"""
+ADD_HISTORY = """
 INSERT INTO everbeat_history (task_id, at, actor, change, old_status, new_status, reason, attempt, fence, worker_id)
-SELECT id, :now, :actor, :change, status, :status, :reason, attempt, fence, worker_id
-{OWNED_AS_DECIDED}"""
+SELECT id, :now, :actor, :change, :was, :status, :reason, attempt, :fence, :worker_id FROM changed"""
 
-ADD_ATTEMPTS = f"""
+ADD_ATTEMPTS = """
 INSERT INTO everbeat_attempts (task_id, attempt, fence, outcome, will_retry, billed, started_at, finished_at,
                                error_code, error_message, error, worker_id, hostname)
-SELECT id, attempt, fence, :error_code, :will_retry, :billed, started_at, :now, :error_code, :error_message, :error,
-       worker_id, (SELECT hostname FROM everbeat_workers WHERE id = :worker_id)
-{OWNED_AS_DECIDED} AND status || '' = 'RUNNING'"""
+SELECT id, attempt, :fence, :error_code, :will_retry, :billed, started_at, :now, :error_code, :error_message, :error,
+       :worker_id, (SELECT hostname FROM everbeat_workers WHERE id = :worker_id) FROM changed"""
 
 ADD_EVENTS = f"""
 INSERT INTO everbeat_events (at, name, task_id, worker_id, facts, wanted)
-SELECT :now, :event, id, worker_id,
+SELECT :now, :event, id, :worker_id,
        CAST(json_object('name', CAST(name AS TEXT), 'attempt', CAST(attempt AS BIGINT), 'action', CAST(:action AS TEXT),
                         'reason', CAST(:reason AS TEXT), 'code', CAST(:error_code AS TEXT),
-                        'cause', CAST(:cause AS TEXT)) AS TEXT), {WANTED.format(name=":event")}
-{OWNED_AS_DECIDED}"""
+                        'cause', CAST(:cause AS TEXT)) AS TEXT), {WANTED.format(name=":event")} FROM changed"""
 
 STATUSES = {status.value: status for status in TaskStatus}
 
@@ -80,7 +77,7 @@ def classes_of(tx: Transaction, owner: str | None, *, after: int, limit: int) ->
 
 
 def end_together(tx: Transaction, claims: Sequence[Claim], verdict: Verdict, actor: str) -> None:
-    """Of one class, fence and owner. RowRefused or Moved: nothing was written."""
+    """Of one class, state, fence and owner. RowRefused or Moved: nothing was written."""
     few = OrphanClass(claim=claims[0], count=len(claims), last=0, seqs=json.dumps([claim.seq for claim in claims]))
     end_class(tx, few, verdict, actor)
     tx.events += [_event(claim, verdict) for claim in claims]
@@ -92,6 +89,7 @@ def end_class(tx: Transaction, orphans: OrphanClass, verdict: Verdict, actor: st
     status, error = target(verdict.change), stored_error(verdict.error)
     values = ending_values(tx, orphans.claim, verdict, error) | {
         "seqs": orphans.seqs,
+        "was": orphans.claim.status.value,
         "now": tx.now,
         "actor": text(actor),
         "change": verdict.change.value,
@@ -102,17 +100,15 @@ def end_class(tx: Transaction, orphans: OrphanClass, verdict: Verdict, actor: st
         "action": verdict.action,
         "cause": verdict.cause.value,
     }
+    has_run = verdict.error is not None and orphans.claim.status is TaskStatus.RUNNING
+    records = [ADD_HISTORY, *([ADD_ATTEMPTS] if has_run else []), ADD_EVENTS]
     with tx.part():
-        tx.run(ADD_HISTORY, values)
-        if verdict.error is not None:
-            tx.run(ADD_ATTEMPTS, values)
-        tx.run(ADD_EVENTS, values)
+        if tx.change_and_record(END[verdict.change], records, values) != orphans.count:
+            raise Moved
         totals.add(
             tx,
             [replace(one, value=one.value * orphans.count) for one in totals_of([_event(orphans.claim, verdict)])],
         )
-        if tx.run(ENDING_WHERE[verdict.change] + UNCANCELLED + AMONG, values) != orphans.count:
-            raise Moved
 
 
 def try_class(tx: Transaction, orphans: OrphanClass, verdict: Verdict, actor: str) -> bool:

@@ -4,7 +4,7 @@
 repairs itself (PROTOCOL 2). Verdicts are written under the fence: a task that moved in the meantime is left alone. One
 that can not be written is undone alone and told; the rest of its batch is committed.
 
-Tasks that share verdict, owner and fence are written together (classes.py).
+Tasks that share verdict, state, owner and fence are written together (classes.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -150,10 +150,11 @@ def recover(
     """One settlement for each, in order."""
     roots = flow_ends.lock(tx, {orphan.claim.workflow_id for orphan, _ in verdicts})
     tx.lock_tasks([orphan.claim.seq for orphan, _ in verdicts])
-    alike: dict[tuple[int, str | None, int], tuple[Verdict, list[Claim]]] = {}
+    alike: dict[tuple[int, TaskStatus, str | None, int], tuple[Verdict, list[Claim]]] = {}
     for orphan, verdict in verdicts:
         claim = orphan.claim
-        alike.setdefault((id(verdict), claim.worker_id, claim.fence), (verdict, []))[1].append(claim)
+        kind = (id(verdict), claim.status, claim.worker_id, claim.fence)
+        alike.setdefault(kind, (verdict, []))[1].append(claim)
     settled = {
         id(claim): settlement
         for verdict, claims in alike.values()
