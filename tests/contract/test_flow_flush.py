@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 from tests.flow_words import FAIL, begin, end, graph, states, take
-from tests.words import a_room, claim_one, completed, register, requeue, settle, status_of
+from tests.words import a_room, claim_one, completed, failed, register, requeue, settle, status_of
 
-from everbeat.model.flow import OnError
+from everbeat.model.flow import NodeStatus, OnError
 from everbeat.store.interface import Store
 from everbeat.store.messages import Ending, Flush
 from everbeat.store.sql.working import Working
@@ -61,3 +61,23 @@ def test_a_task_that_somebody_wrote_into_a_workflow_without_a_node_keeps_no_othe
     assert states(store) == {"a": "ENQUEUED", "b": "FAILED"}
     assert list(store.mend_workflows().mended) == ["flow"]
     assert states(store) == {"a": "FAILED", "b": "FAILED"}
+
+
+@pytest.mark.parametrize("width", [3, 1_201])
+@pytest.mark.parametrize("is_one_failed", [False, True], ids=["all complete", "one fails"])
+def test_a_join_is_counted_down_once_for_all_inputs_that_end_together(
+    store: Store, width: int, is_one_failed: bool
+) -> None:
+    inputs = {f"n{number}": "" for number in range(width)}
+    register(store, "w1")
+    begin(store, graph(**inputs, all=" ".join(inputs), other="n0 n1", nodes={"all": {"allow_failed": True}}))
+    *taken, last = take(store, places=width).values()
+    endings = [Ending(claim=claim, verdict=completed()) for claim in taken]
+    endings[0] = Ending(claim=taken[0], verdict=failed() if is_one_failed else completed())
+
+    store.flush(Flush(worker_id="w1", endings=endings))
+    before = states(store)
+    end(store, last)
+
+    assert (before["all"], states(store)["all"]) == (NodeStatus.PENDING, NodeStatus.ENQUEUED)
+    assert before["other"] == (NodeStatus.SKIPPED if is_one_failed else NodeStatus.ENQUEUED)

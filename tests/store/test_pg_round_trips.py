@@ -106,6 +106,32 @@ def test_a_flush_that_ends_a_node_and_starts_the_next_takes_three_round_trips(
     assert found[0].claims[0].args == b"[3]"
 
 
+def test_a_flush_that_ends_nodes_of_a_fan_and_starts_others_takes_two_round_trips(
+    store: PostgresStore, tmp_path: Path
+) -> None:
+    """As one of plain tasks. What these took the others take, too."""
+    names = [f"n{number:02}" for number in range(12)]
+    takes = {name: {"args": b"[null]", "references": ((1, 0),)} for name in names}
+    begin(store, graph(nodes=takes, a="", **dict.fromkeys(names, "a"), z=" ".join(names)))
+    held = turn(store, turn(store, [], 2).claims, 4).claims
+
+    found: list[Flushed] = []
+    taken = round_trips(store, tmp_path / "trace", lambda: found.append(turn(store, held, 4)))
+
+    assert (taken, [claim.id for claim in found[0].claims]) == (2, [f"flow:{name}" for name in names[4:8]])
+    assert {claim.args for claim in found[0].claims} == {b"[3]"}
+
+
+def test_what_a_node_makes_ready_is_claimed_though_others_were_looked_for_before(store: PostgresStore) -> None:
+    """The last inputs of a join end together, and tasks that were ready before are many."""
+    names = ["n0", "n1", "n2", "n3"]
+    begin(store, graph(**dict.fromkeys(names, ""), z=" ".join(names)))
+    held = turn(store, [], 4).claims
+    store.enqueue([a_task() for _ in range(2)])
+
+    assert "flow:z" in [claim.id for claim in turn(store, held, 8).claims]
+
+
 @pytest.mark.parametrize("count", [3, 30])
 def test_a_flush_of_tasks_that_fail_or_go_back_takes_four_round_trips_however_many_they_are(
     store: PostgresStore, tmp_path: Path, count: int

@@ -50,6 +50,8 @@ class Reaper:
         self._peers: list[WorkerInfo] = []
         self._version = -1
         self._judged_at: int | None = None
+        self._is_mending = False
+        """Not the first time: the start-up of this worker has just looked at all workflows."""
         self._looked_at = clock.mono_us()
         self._on_time = 0
         self._unknown_after_ms = unknown_after_ms
@@ -97,7 +99,8 @@ class Reaper:
         end_expired(self._store, self._config)
         if is_judge:
             self._mended = self._store.mend_turns(self._mended)
-            self._mended_workflow = self._store.mend_workflows(after=self._mended_workflow).after
+            if self._is_mending:
+                self._mended_workflow = self._store.mend_workflows(after=self._mended_workflow).after
             interval = self._config.check_interval_ms
             refuse_unknown(self._store, after_ms=self._unknown_after_ms, check_interval_ms=interval)
             self._recovery.tidy(self._reporter)
@@ -122,6 +125,7 @@ class Reaper:
         self._looked_at = now
         if self._on_time < 2 or (self._judged_at is not None and now - self._judged_at < interval):
             return False
+        self._is_mending = self._judged_at is not None
         self._judged_at = now
         return self._store.take_role(ROLE, self._worker_id, lease_us=max(3 * interval, 5_000_000))
 

@@ -62,6 +62,13 @@ def keys(wanted: Sequence[Any]) -> list[Any]:
     return ARRAYS["bigint" if isinstance(first, int) else "text"](wanted)
 
 
+@lru_cache(maxsize=16)
+def all_or_error(sql: str) -> str:
+    """A change that fails if it changes another number of rows than is said behind its values: what is sent behind it,
+    the commit too, is not done then, and nobody has to wait for its answer."""
+    return f"WITH changed AS ({translate(sql)} RETURNING 1) SELECT 1 / (count(*) = %s)::int FROM changed"
+
+
 def expect_all(cursor: Answer, count: int) -> None:
     if cursor.rowcount != count:
         raise RowRefused(NOT_ALL)

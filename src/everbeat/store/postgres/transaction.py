@@ -35,6 +35,8 @@ LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 LOCK_TASKS = "SELECT 1 FROM everbeat_tasks WHERE seq = ANY(%s) ORDER BY seq FOR UPDATE"
 TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
 NOT_SAID = -1
+TASKS = "everbeat_tasks"
+"""What was foreseen of them is no longer known when a statement that names them was sent."""
 MOST_LIKELY = 4
 """So many kinds of tasks are looked for unasked."""
 
@@ -172,13 +174,18 @@ class PostgresTransaction:
             cursor = statements.many(talk, sql, rows)
             return partial(statements.expect_all, cursor, len(rows)) if all_of_them else statements.nothing
 
-        self._change(change if rows else None, is_checked=all_of_them)
+        self._change(sql, change if rows else None, is_checked=all_of_them)
 
-    def _change(self, change: Saying | None, *, is_checked: bool) -> None:
+    def _change(self, sql: str, change: Saying | None, *, is_checked: bool = False) -> None:
         if change is not None:
-            self._foreseen = None
+            self._forget_foreseen(sql)
             self._expected.append(change)
             self._is_checked |= is_checked
+
+    def _forget_foreseen(self, sql: str) -> None:
+        """If it may be no longer so."""
+        if TASKS in sql:
+            self._foreseen = None
 
     def foresee(
         self, sql: str, queues: Collection[str] | None, names: Sequence[str], wants: Callable[[str], int]
@@ -206,11 +213,10 @@ class PostgresTransaction:
     # -- the verbs --------------------------------------------------------------------------------------------------
 
     def run(self, sql: str, values: Any = ()) -> int:
-        return self._changed(self._execute(*bind(sql, values)))
+        return self._changed(sql, self._execute(*bind(sql, values)))
 
-    def _changed(self, cursor: Answer) -> int:
-        """What was foreseen may be no longer so."""
-        self._foreseen = None
+    def _changed(self, sql: str, cursor: Answer) -> int:
+        self._forget_foreseen(sql)
         return cursor.rowcount
 
     def many(self, sql: str, rows: Sequence[Any]) -> int:
@@ -220,7 +226,7 @@ class PostgresTransaction:
         expected = self._counts.pop(sql, None)
         if expected is not None and expected[0] == rows:
             return expected[1]
-        return self._changed(self._in_time(lambda talk: statements.many(talk, sql, rows)))
+        return self._changed(sql, self._in_time(lambda talk: statements.many(talk, sql, rows)))
 
     def among(self, sql: str, values: Sequence[Any], wanted: Sequence[Any]) -> list[Row]:
         return self.all(sql, (*values, tuple(wanted))) if wanted else []
@@ -229,10 +235,13 @@ class PostgresTransaction:
         self, sql: str, values: Sequence[Any], wanted: Sequence[Any], *, all_of_them: bool = False
     ) -> None:
         def change(talk: Talk) -> Callable[[], None]:
-            cursor = talk.execute(translate(sql), [*values, statements.keys(wanted)])
-            return partial(statements.expect_all, cursor, len(wanted)) if all_of_them else statements.nothing
+            if all_of_them:
+                talk.execute(statements.all_or_error(sql), [*values, statements.keys(wanted), len(wanted)])
+            else:
+                talk.execute(translate(sql), [*values, statements.keys(wanted)])
+            return statements.nothing
 
-        self._change(change if wanted else None, is_checked=all_of_them)
+        self._change(sql, change if wanted else None)
 
     def change_and_record(self, change: str, records: Sequence[str], values: Mapping[str, Any]) -> int:
         """No row is looked for twice."""
@@ -243,7 +252,7 @@ class PostgresTransaction:
     def insert(self, table: str, shared: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> int:
         sql = statements.insertion(table, tuple(shared), tuple(columns))
         own = [ARRAYS[COLUMNS.get(name, "text")](column) for name, column in columns.items()]
-        return self._changed(self._execute(sql, [*shared.values(), *own]))
+        return self._changed(sql, self._execute(sql, [*shared.values(), *own]))
 
     def insert_new(self, table: str, shared: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> bool:
         count = len(next(iter(columns.values())))
@@ -263,7 +272,8 @@ class PostgresTransaction:
         return iter(self.all(sql, values))
 
     def kinds(self, queues: Collection[str] | None, names: Sequence[str]) -> Iterator[tuple[str, str]]:
-        self._send_expected()
+        if self._foreseen is None:
+            self._send_expected()
         if self._foreseen is not None:
             found = self._foreseen.kinds
         else:
@@ -297,7 +307,7 @@ class PostgresTransaction:
             talk.execute(LOCK_TASKS, (wanted,))
             return statements.nothing
 
-        self._change(lock if wanted else None, is_checked=False)
+        self._change(LOCK_TASKS, lock if wanted else None)
 
     def try_lock(self, name: str) -> bool:
         """Whether nobody else had it."""

@@ -355,7 +355,7 @@ CREATE TABLE everbeat_workflow_tasks (
     finished_at   INTEGER,
     result        BLOB,                  -- of a map or a nested workflow
     PRIMARY KEY (workflow_id, node)
-) STRICT, WITHOUT ROWID;
+) /*pg: WITH (fillfactor = 50) */ STRICT, WITHOUT ROWID;
 
 -- What their tasks are called with. Apart from the nodes, whose rows are written again and again: those of a join of ten
 -- thousand are large.

@@ -11,11 +11,22 @@ its edges cost and no more. `advance` with no ends at all is the way to go on: f
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+
+import msgspec
 
 from everbeat.crashpoint import crash_point
 from everbeat.decide import splice
-from everbeat.decide.flow import Flow, Turn, Waiting, counts_as_failed, end_in_ended, nodes_asked, state_of, turn_of
+from everbeat.decide.flow import (
+    DONE,
+    Flow,
+    Turn,
+    Waiting,
+    counts_as_failed,
+    end_in_ended,
+    nodes_asked,
+    state_of,
+    turn_of,
+)
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.flow import RESULT_NOT_AVAILABLE, WORKFLOW_FAILED, NodeStatus, OnError, WorkflowStatus
@@ -25,7 +36,10 @@ from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, Unreadable, find, i
 from everbeat.store.verbs.records import add_events, text
 
 Ends = dict[str, list[NodeEnd]]
+Done = dict[str, list[int]]
 """By workflow."""
+Closed = Mapping[tuple[int, int], Sequence[int]]
+"""Nodes, by whether they completed and whether they failed."""
 BY_ERROR = "error"
 """In `paused_by`, where it was no person."""
 
@@ -41,17 +55,18 @@ COMPLETE = """
 UPDATE everbeat_workflow_tasks SET status = 'COMPLETED', finished_at = ?
  WHERE workflow_id = ? AND node IN ({marks}) AND status IN ('ENQUEUED', 'RUNNING')"""
 
-WAITING_COLUMNS = """n.node, n.deps, n.needed, n.deps_left, n.deps_ok, n.deps_failed, n.allow_failed, n.is_partial,
-       n.condition, n.kind, n.takes, n.queue, n.task_name, n.exclusive_key"""
+# One row for all that are alike: the nodes of a fan wait for the same, and are the same task.
+ALIKE = """deps, needed, deps_left, deps_ok, deps_failed, allow_failed, is_partial, condition, kind, takes, queue,
+       task_name, exclusive_key"""
 FOLLOWING = f"""
-SELECT {WAITING_COLUMNS}, ended.inputs
+SELECT {ALIKE}, inputs, json_group_array(node)
   FROM (SELECT workflow_id, next, count(*) AS inputs FROM everbeat_workflow_edges
          WHERE workflow_id = ? AND node IN ({{marks}}) GROUP BY workflow_id, next) AS ended
   JOIN everbeat_workflow_tasks n ON n.workflow_id = ended.workflow_id AND n.node = ended.next
- WHERE n.status = 'PENDING'"""
+ WHERE status = 'PENDING' GROUP BY {ALIKE}, inputs"""
 WAITING = f"""
-SELECT {WAITING_COLUMNS}, 0
-  FROM everbeat_workflow_tasks n WHERE n.workflow_id = ? AND n.node IN ({{marks}}) AND n.status = 'PENDING'"""
+SELECT {ALIKE}, 0, json_group_array(node)
+  FROM everbeat_workflow_tasks WHERE workflow_id = ? AND node IN ({{marks}}) AND status = 'PENDING' GROUP BY {ALIKE}"""
 COUNT_DOWN = """
 UPDATE everbeat_workflow_tasks SET deps_left = ?, deps_ok = ?, deps_failed = ?, status = ?, started_at = ?
  WHERE workflow_id = ? AND node IN ({marks})"""
@@ -75,27 +90,31 @@ class Upwards:
     end: NodeEnd
 
 
-def advance(tx: Transaction, ends: Ends, *, is_sure: bool = False) -> None:
-    """Until nothing follows any more. `is_sure`: these are results of tasks that ran until now; RowRefused, at some
-    time in this transaction, if their nodes are not as they must be then."""
+def advance(tx: Transaction, ends: Ends, done: Done | None = None) -> None:
+    """Until nothing follows any more. `done`: nodes whose tasks ran until now and have a result; RowRefused, at some
+    time in this transaction, if they are not as they must be then."""
     waiting = {workflow_id: list(ended) for workflow_id, ended in ends.items()}
     to_go_on = {workflow_id for workflow_id, ended in ends.items() if not ended}  # also if something in it ends here
+    completed = dict(done or {})
+    waiting |= {workflow_id: [] for workflow_id in completed if workflow_id not in waiting}
     told = Counter[str]()
     while waiting:
         workflow_id, ended = waiting.popitem()
         is_wanted = workflow_id in to_go_on
-        upwards = go_on(tx, workflow_id, ended, is_sure=is_sure and workflow_id in ends, look_for_all=is_wanted)
+        upwards = go_on(tx, workflow_id, ended, completed.pop(workflow_id, ()), look_for_all=is_wanted)
         if upwards is not None:
             told[workflow_id] += 1
             if told[workflow_id] > ONCE_AND_AGAIN:
                 raise Unreadable(f"workflow {workflow_id} is nested in itself. Somebody wrote that by hand")
             waiting.setdefault(upwards.workflow_id, []).append(upwards.end)
-            is_sure = False
+            for other, nodes in completed.items():  # what ended above may have changed them: nothing is sure any more
+                waiting[other] += [NodeEnd(node, DONE) for node in nodes]
+            completed.clear()
     crash_point("advance.written")
 
 
 def go_on(
-    tx: Transaction, workflow_id: str, ended: Sequence[NodeEnd] = (), *, is_sure: bool = False,
+    tx: Transaction, workflow_id: str, ended: Sequence[NodeEnd] = (), done: Sequence[int] = (), *,
     look_for_all: bool = False,
 ) -> Upwards | None:  # fmt: skip
     """One workflow, and what is nested in it as far as it is started here. Without ends, or if it is said, all of its
@@ -103,12 +122,16 @@ def go_on(
     flow = find(tx, workflow_id)
     if flow is None:
         return None
-    wave, ready = list(ended), None if look_for_all or not ended else list[int]()
+    wave, ready = list(ended), None if look_for_all or not (ended or done) else list[int]()
+    if done:
+        following = _count_down(tx, flow, _complete(tx, flow, done))
+        wave += following.ends
+        if ready is not None:
+            ready += following.ready
     while True:
         while wave:
-            closed = _complete(tx, flow, wave) if is_sure else _close(tx, flow, wave)
-            following = _count_down(tx, flow, closed)
-            wave, is_sure = following.ends, False
+            following = _count_down(tx, flow, _close(tx, flow, wave))
+            wave = following.ends
             if ready is not None:
                 ready += following.ready
         _settle(tx, flow)
@@ -132,27 +155,34 @@ class Following:
     """Of those that will never start."""
 
 
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Nodes that wait for the same, as they are counted, and how many of their inputs ended, completed and failed."""
+
+    facts: Row
+    counts: tuple[int, int, int]
+    nodes: list[int]
+
+
 def look_at(tx: Transaction, workflow_id: str, waiting: Sequence[int]) -> Following:
     """Decide anew about nodes that wait, as they are counted."""
-    rows = tx.among(WAITING, (workflow_id,), waiting)
-    return _decide(tx, workflow_id, rows, dict.fromkeys(waiting, (0, 0, 0)), may_start=False)
+    found = [Alike(row[:-2], (0, 0, 0), _nodes(row[-1])) for row in tx.among(WAITING, (workflow_id,), waiting)]
+    return _decide(tx, workflow_id, found, may_start=False)
 
 
-def _decide(
-    tx: Transaction, workflow_id: str, waiting: Sequence[Row], counts: Mapping[int, Sequence[int]], *, may_start: bool
-) -> Following:
-    """Count these nodes down, by inputs that ended, completed and failed, and let those start that may. Plain ones are
-    enqueued at once: should their workflow be paused in the same transaction, they are held with the others."""
-    asked = {node for row in waiting for node in nodes_asked(row[8])}
+def _decide(tx: Transaction, workflow_id: str, waiting: Sequence[Alike], *, may_start: bool) -> Following:
+    """Count these nodes down, and let those start that may. Plain ones are enqueued at once: should their workflow be
+    paused in the same transaction, they are held with the others."""
+    asked = {node for alike in waiting for node in nodes_asked(alike.facts[7])}
     results = _results(tx, workflow_id, asked) if asked else {}
     following = Following()
     plain: list[flow_ready.Plain] = []
-    alike: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
-    for node, deps, needed, left, ok, failed, allow_failed, is_partial, condition, kind, takes, *sent, _ in waiting:
-        ended, completed, lost = counts[node]
+    become: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+    for alike in waiting:
+        deps, needed, left, ok, failed, allow_failed, is_partial, condition, kind, takes, *sent = alike.facts
+        ended, completed, lost = alike.counts
         left, ok, failed = left - ended, ok + completed, failed + lost
-        facts = (deps, needed, left, ok, failed, allow_failed, is_partial)
-        turn = turn_of(known(*facts), condition, results) if condition else _turn(*facts)
+        turn = turn_of(known(deps, needed, left, ok, failed, allow_failed, is_partial), condition, results)
         status, started_at = NodeStatus.PENDING, None
         if (
             turn.status is NodeStatus.READY
@@ -160,23 +190,17 @@ def _decide(
             and flow_ready.is_plain(kind, takes, allow_failed + is_partial)
         ):
             status, started_at = NodeStatus.ENQUEUED, tx.now
-            plain.append((node, *sent))
+            plain.append((alike.nodes, *sent))
         elif turn.status is NodeStatus.READY:
             status = NodeStatus.READY
-            following.ready.append(node)
+            following.ready += alike.nodes
         elif turn.status is not NodeStatus.PENDING:
-            following.ends.append(NodeEnd(node, turn))
-        alike[left, ok, failed, status.value, started_at].append(node)
-    for become, nodes in alike.items():
-        tx.change_among(COUNT_DOWN, (*become, workflow_id), nodes)
+            following.ends += [NodeEnd(node, turn) for node in alike.nodes]
+        become[left, ok, failed, status.value, started_at] += alike.nodes
+    for counted, nodes in become.items():
+        tx.change_among(COUNT_DOWN, (*counted, workflow_id), nodes)
     flow_ready.add_tasks(tx, workflow_id, plain)
     return following
-
-
-@lru_cache(maxsize=1024)
-def _turn(*facts: int) -> Turn:
-    """Without a condition. All nodes of a fan wait for the same."""
-    return turn_of(known(*facts))
 
 
 def known(deps: int, needed: int, left: int, ok: int, failed: int, allow_failed: int, is_partial: int) -> Waiting:
@@ -187,13 +211,13 @@ def known(deps: int, needed: int, left: int, ok: int, failed: int, allow_failed:
     )  # fmt: skip
 
 
-def _complete(tx: Transaction, flow: FlowRow, wave: list[NodeEnd]) -> list[NodeEnd]:
-    tx.change_among(COMPLETE, (tx.now, flow.id), [end.node for end in wave], all_of_them=True)
-    flow.nodes_left -= len(wave)
-    return wave
+def _complete(tx: Transaction, flow: FlowRow, done: Sequence[int]) -> Closed:
+    tx.change_among(COMPLETE, (tx.now, flow.id), done, all_of_them=True)
+    flow.nodes_left -= len(done)
+    return {(1, 0): done}
 
 
-def _close(tx: Transaction, flow: FlowRow, wave: Iterable[NodeEnd]) -> list[NodeEnd]:
+def _close(tx: Transaction, flow: FlowRow, wave: Iterable[NodeEnd]) -> Closed:
     """Those that had not ended before. The first failure that nothing tolerates is that of the workflow, unless it was
     cancelled: then that is the reason of what is cancelled in it."""
     ends = {end.node: end for end in wave}
@@ -222,7 +246,11 @@ def _close(tx: Transaction, flow: FlowRow, wave: Iterable[NodeEnd]) -> list[Node
     )
     flow_revived.withdraw(tx, flow.id, unstarted)
     flow.nodes_left -= len(closed)
-    return closed
+    ended: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for end in closed:
+        is_ok = end.turn.status is NodeStatus.COMPLETED
+        ended[int(is_ok), int(counts_as_failed(end.turn.status, end.turn.code))].append(end.node)
+    return ended
 
 
 def _explained(flow: FlowRow, end: NodeEnd) -> NodeEnd:
@@ -230,25 +258,39 @@ def _explained(flow: FlowRow, end: NodeEnd) -> NodeEnd:
     return NodeEnd(end.node, end_in_ended(flow.status, flow.error_message)) if is_with_it else end
 
 
-def _count_down(tx: Transaction, flow: FlowRow, closed: Sequence[NodeEnd]) -> Following:
+def _count_down(tx: Transaction, flow: FlowRow, closed: Closed) -> Following:
     """Once for each node that waits, whatever the number of its inputs among these."""
-    alike: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for end in closed:
-        is_ok = end.turn.status is NodeStatus.COMPLETED
-        alike[int(is_ok), int(counts_as_failed(end.turn.status, end.turn.code))].append(end.node)
-    waiting: dict[int, Row] = {}
-    counts: dict[int, list[int]] = {}
-    for (ok, failed), nodes in alike.items():
-        for row in tx.among(FOLLOWING, (flow.id,), nodes):
-            waiting[row[0]] = row
-            sums = counts.setdefault(row[0], [0, 0, 0])
-            sums[0] += row[-1]
-            sums[1] += row[-1] * ok
-            sums[2] += row[-1] * failed
+    waiting = [
+        Alike(row[:-2], (row[-2], row[-2] * ok, row[-2] * failed), _nodes(row[-1]))
+        for (ok, failed), nodes in closed.items()
+        for row in tx.among(FOLLOWING, (flow.id,), nodes)
+    ]
     if not waiting:
         return Following()
     may_start = flow.status is WorkflowStatus.RUNNING and not (flow.fails_now and flow.on_error is OnError.PAUSE)
-    return _decide(tx, flow.id, list(waiting.values()), counts, may_start=may_start)
+    return _decide(tx, flow.id, _each_once(waiting), may_start=may_start)
+
+
+def _each_once(waiting: list[Alike]) -> list[Alike]:
+    """One that some of its inputs completed for and some failed is counted down for all of them together."""
+    if len(waiting) == 1 or len({node for one in waiting for node in one.nodes}) == sum(len(w.nodes) for w in waiting):
+        return waiting
+    facts: dict[int, Row] = {}
+    counts: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for one in waiting:
+        for node in one.nodes:
+            facts[node] = one.facts
+            counts[node].append(one.counts)
+    alike: defaultdict[tuple[Row, tuple[int, int, int]], list[int]] = defaultdict(list)
+    for node, several in counts.items():
+        ended, ok, failed = map(sum, zip(*several, strict=True))
+        alike[facts[node], (ended, ok, failed)].append(node)
+    return [Alike(*of, nodes) for of, nodes in alike.items()]
+
+
+def _nodes(stored: str) -> list[int]:
+    nodes: list[int] = msgspec.json.decode(stored)
+    return sorted(nodes)
 
 
 def _results(tx: Transaction, workflow_id: str, nodes: Iterable[int]) -> dict[int, bytes | None]:

@@ -6,7 +6,7 @@ others from being claimed.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from everbeat.decide import splice
 from everbeat.model.flow import Named, NodeStatus
@@ -14,9 +14,16 @@ from everbeat.model.recovery import Settled, Settlement
 from everbeat.model.state import Change
 from everbeat.model.task import Claim
 from everbeat.store.messages import Ending
-from everbeat.store.transaction import Row, Transaction
+from everbeat.store.transaction import Question, Row, Transaction
 from everbeat.store.verbs.flow_given import as_value
 from everbeat.store.verbs.flow_rows import VALUES, referred_to
+
+# The primary key, and that of the task. What others take, most of the time.
+TAKEN = """
+SELECT n.node, coalesce(n.result, t.result)
+  FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
+ WHERE n.workflow_id = ? AND n.node IN ({marks})
+   AND n.status = 'COMPLETED' AND coalesce(n.result, t.result) IS NOT NULL"""
 
 NOTHING = b""
 STATUSES = frozenset(NodeStatus)
@@ -39,6 +46,16 @@ def complete(
         _complete(tx, workflow_id, [(claim, _loaded(claim.refs)) for claim in mine], results)
 
 
+def questions(workflow_id: str, ended: Sequence[Claim]) -> Iterator[Question]:
+    """What others will take that take what these took, if it was one and the same: that had ended long before."""
+    (refs, *others) = {claim.refs for claim in ended}
+    if others or refs is None or len(refs) > splice.SHORT:
+        return
+    named = {named for _, named in _loaded(refs) or ()}
+    if named and not any(outwards for _, outwards in named):
+        yield TAKEN, (workflow_id, tuple(sorted(node for node, _ in named)))
+
+
 def _complete(
     tx: Transaction, workflow_id: str, claims: Sequence[tuple[Claim, Sequence[splice.Place] | None]], results: Results
 ) -> None:
@@ -48,6 +65,7 @@ def _complete(
         for node, outwards in wanted
         if not outwards and (workflow_id, node) in results
     }
+    known |= {named: bytes(row[1]) for named, row in referred_to(tx, TAKEN, workflow_id, wanted - known.keys())}
     for named, row in referred_to(tx, VALUES, workflow_id, wanted - known.keys()):
         if row[2] in STATUSES:
             known[named] = _as_json(row)

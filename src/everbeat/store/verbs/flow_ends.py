@@ -11,21 +11,23 @@ A workflow whose rows make no sense does not keep the outcome of a task from bei
 told; `flow_mend` tries again. What the code of a sensitive task said is not copied (PROTOCOL 41).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-from everbeat.decide.flow import DONE, end_of_task
+from everbeat.decide.flow import end_of_task
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim
-from everbeat.store.transaction import Question, RowRefused, Transaction
-from everbeat.store.verbs.flow_advance import FOLLOWING, Ends, advance
+from everbeat.store.transaction import RowRefused, Transaction
+from everbeat.store.verbs import flow_args
+from everbeat.store.verbs.flow_advance import FOLLOWING, Done, Ends, advance
 from everbeat.store.verbs.flow_rows import FLOW, NodeEnd
 from everbeat.store.verbs.looking import shown_message
 from everbeat.store.verbs.records import add_events
 
 Roots = dict[str, str]
 """Of each workflow."""
+SEVERAL = 4
 
 # The primary key, twice.
 LOCK = """
@@ -47,14 +49,22 @@ def lock(tx: Transaction, workflow_ids: Iterable[str | None]) -> Roots:
     return dict(tx.among(LOCK, (), sorted(wanted)))
 
 
-def questions(claims: Sequence[Claim]) -> Iterator[Question]:
-    """What is asked first when these have results. Of several workflows, one may change another."""
-    workflow_ids = sorted({claim.workflow_id for claim in claims if claim.workflow_id is not None})
+def announce(tx: Transaction, claims: Sequence[Claim]) -> bool:
+    """What is asked first when these have results. Of several workflows, one may change another. Whether
+    what will be claimed is not known before: the next node of a chain is what follows from this one. Where several have
+    ended at once others like them are ready, most of the time, and take the results that these took."""
+    ended = [claim for claim in claims if claim.workflow_id is not None]
+    workflow_ids = sorted({claim.workflow_id for claim in ended if claim.workflow_id is not None})
     if workflow_ids:
-        yield LOCK, (tuple(workflow_ids),)
-    if len(workflow_ids) == 1:
-        yield FLOW, (workflow_ids[0],)
-        yield FOLLOWING, (workflow_ids[0], tuple(claim.node for claim in claims if claim.workflow_id is not None))
+        tx.expect((LOCK, (tuple(workflow_ids),)))
+    if len(workflow_ids) != 1:
+        return bool(workflow_ids)
+    nodes = [claim.node for claim in ended if claim.node is not None]
+    tx.expect((FLOW, (workflow_ids[0],)), (FOLLOWING, (workflow_ids[0], tuple(nodes))))
+    if len(nodes) < SEVERAL:
+        return True
+    tx.expect(*flow_args.questions(workflow_ids[0], ended))
+    return False
 
 
 def lock_of(tx: Transaction, seqs: Sequence[int]) -> Roots:
@@ -64,12 +74,12 @@ def lock_of(tx: Transaction, seqs: Sequence[int]) -> Roots:
 def follow_results(tx: Transaction, roots: Roots, claims: Iterable[Claim]) -> None:
     """The common case: these tasks ran until now and have a result. RowRefused if a workflow makes no sense: then this
     transaction is to be undone, and done row by row."""
-    ends: Ends = {}
+    done: Done = {}
     for claim in claims:
         if claim.workflow_id in roots and claim.node is not None:
-            ends.setdefault(claim.workflow_id, []).append(NodeEnd(claim.node, DONE))
+            done.setdefault(claim.workflow_id, []).append(claim.node)
     try:
-        advance(tx, ends, is_sure=True)
+        advance(tx, {}, done)
     except ValueError as error:
         raise RowRefused(str(error)) from error
 

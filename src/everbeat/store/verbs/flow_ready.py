@@ -5,14 +5,13 @@ with holes where results belong: they are put in when it is claimed (flow_args.p
 result and however large it is. Only the elements of a map are copied, each of them once.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from everbeat.decide import splice
 from everbeat.decide.flow import Turn
 from everbeat.model.flow import (
     RESULT_NOT_AVAILABLE,
-    Named,
     NewNode,
     NewWorkflow,
     NodeKind,
@@ -30,8 +29,8 @@ ARGUMENTS_INVALID = "ARGUMENTS_INVALID"
 
 References = Mapping[int, Sequence[splice.Place]]
 """By node."""
-Plain = tuple[int, str, str, str | None]
-"""A node that becomes a task: its number, queue, name of the task, exclusive key."""
+Plain = tuple[Sequence[int], str, str, str | None]
+"""Nodes that become tasks: their numbers, queue, name of the tasks, exclusive key."""
 
 # The primary key, as all that follow.
 READY_COLUMNS = "node, kind, takes, allow_failed + is_partial, queue, task_name, exclusive_key"
@@ -78,7 +77,8 @@ SELECT node, name, error_message FROM everbeat_workflow_tasks
 
 # The primary key, and that of the task, both. The length of a value is read without the value.
 TOTAL = """
-SELECT coalesce(sum(length(coalesce(n.result, t.result))), 0)
+SELECT coalesce(sum(length(coalesce(n.result, t.result))), 0),
+       coalesce(sum(CASE WHEN n.kind = 'workflow' AND n.status = 'COMPLETED' AND n.result IS NULL THEN 1 END), 0)
   FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
  WHERE n.workflow_id = ? AND n.node IN ({marks})"""
 LENGTHS = """
@@ -102,12 +102,13 @@ def enqueue(tx: Transaction, flow: FlowRow, nodes: Sequence[int] | None) -> list
     tasks = [row for row in ready if row[1] == NodeKind.TASK]
     several = {row[0]: row[3] for row in tasks if not is_plain(*row[1:4])}
     references = {node: splice.load(refs) for node, refs in tx.among(REFERENCES, (flow.id,), list(several))}
-    strict = {node: places for node, places in references.items() if not several[node]}
-    ends: list[Started | NodeEnd] = [*_without_result(tx, flow, strict)] or [*_too_large(tx, flow, references)]
-    if ends:
-        return ends
+    if not _are_fit(tx, flow, references):
+        strict = {node: places for node, places in references.items() if not several[node]}
+        ends: list[Started | NodeEnd] = [*_without_result(tx, flow, strict)] or [*_too_large(tx, flow, references)]
+        if ends:
+            return ends
     tx.change_among(ENQUEUED, (tx.now, flow.id), [row[0] for row in tasks])
-    add_tasks(tx, flow.id, [(row[0], *row[4:]) for row in tasks])
+    add_tasks(tx, flow.id, [([row[0]], *row[4:]) for row in tasks])
     flow_given.give(tx, flow.id, [node for node, _, takes, is_lenient, *_ in tasks if takes and is_lenient])
     return [_begin(tx, flow, row[0], NodeKind(row[1])) for row in ready if row[1] != NodeKind.TASK]
 
@@ -118,10 +119,21 @@ def is_plain(kind: str, takes: int, is_lenient: int) -> bool:
     return kind == NodeKind.TASK and takes <= (0 if is_lenient else 1)
 
 
-def add_tasks(tx: Transaction, workflow_id: str, nodes: Sequence[Plain]) -> None:
-    tx.change_among(ENQUEUE, (tx.now, tx.now, tx.now, workflow_id), sorted(node for node, *_ in nodes))
-    tx.wakes.update({(queue, name) for _, queue, name, _ in nodes})
-    let_go(tx, [key for _, _, _, key in nodes])
+def add_tasks(tx: Transaction, workflow_id: str, alike: Sequence[Plain]) -> None:
+    nodes = sorted(node for nodes, *_ in alike for node in nodes)
+    tx.change_among(ENQUEUE, (tx.now, tx.now, tx.now, workflow_id), nodes)
+    tx.wakes.update({(queue, name) for _, queue, name, _ in alike})
+    let_go(tx, [key for _, _, _, key in alike])
+
+
+def _are_fit(tx: Transaction, flow: FlowRow, references: References) -> bool:
+    """All results that they take are there, and fit together into the arguments of one node: two numbers for ten
+    thousand of them. False: look at each."""
+    taken = [[named for _, named in places] for places in references.values()]
+    if any(len(set(one)) < len(one) or any(outwards for _, outwards in one) for one in taken):
+        return False
+    sums = tx.among(TOTAL, (flow.id,), sorted({node for one in taken for node, _ in one}))
+    return sum(int(size) for size, _ in sums) <= flow.max_bytes and not any(lost for _, lost in sums)
 
 
 def _without_result(tx: Transaction, flow: FlowRow, references: References) -> Iterator[NodeEnd]:
@@ -137,23 +149,12 @@ def _without_result(tx: Transaction, flow: FlowRow, references: References) -> I
 def _too_large(tx: Transaction, flow: FlowRow, references: References) -> Iterator[NodeEnd]:
     """Arguments that no process should be given."""
     wanted = {named for places in references.values() for _, named in places}
-    takes_once = all(len({named for _, named in places}) == len(places) for places in references.values())
-    if takes_once and _are_small(tx, flow, wanted):
-        return
     lengths = {named: row[1] or 0 for named, row in referred_to(tx, LENGTHS, flow.id, wanted)}
     for node, places in references.items():
         size = sum(lengths.get(named, 0) for _, named in places)
         if size > flow.max_bytes:
             said = f"the results that are its arguments take {size:,} bytes, the limit is {flow.max_bytes:,}"
             yield NodeEnd(node, Turn(status=NodeStatus.FAILED, code=ARGUMENTS_INVALID, message=said))
-
-
-def _are_small(tx: Transaction, flow: FlowRow, wanted: Collection[Named]) -> bool:
-    """All of them together fit into the arguments of one node: one number for ten thousand results."""
-    if any(outwards for _, outwards in wanted):
-        return False
-    sizes = tx.among(TOTAL, (flow.id,), sorted(node for node, _ in wanted))
-    return sum(int(size) for (size,) in sizes) <= flow.max_bytes
 
 
 def _begin(tx: Transaction, flow: FlowRow, node: int, kind: NodeKind) -> Started | NodeEnd:

@@ -70,10 +70,9 @@ def _announce(tx: Transaction, wanted: Flush) -> None:
     tx.expect((claiming.NEXT_DUE, ()))
     if wanted.reports or wanted.starts:
         return
-    of_workflows = list(flow_ends.questions([ending.claim for ending in wanted.endings]))
-    tx.expect(*of_workflows)
+    is_open = flow_ends.announce(tx, [ending.claim for ending in wanted.endings])
     tx.expect_many(settling.COMPLETE, settling.completed(tx, wanted.endings))
-    if not of_workflows:
+    if not is_open:
         claiming.foresee(tx, wanted.room)
 
 
