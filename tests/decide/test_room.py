@@ -216,3 +216,25 @@ def test_a_depth_is_at_least_one_and_never_over_the_limit(times: list[int]) -> N
         pace.saw("add", took_us)
 
         assert 1 <= pace.depths["add"] <= 16
+
+
+@given(
+    st.sampled_from(["quick", "slow", "medium", "later", "at once"]), st.integers(0, 30),
+    st.dictionaries(st.integers(1, 3), st.integers(0, 9)), st.integers(0, 5), st.sampled_from([0.0, 0.5, 1.25, 2.0]),
+)  # fmt: skip
+def test_tasks_that_are_alike_are_admitted_together_as_they_would_be_one_by_one(
+    name: str, count: int, slots: dict[int, int], async_free: int, async_frames: float
+) -> None:
+    one_by_one = a_room(slots, async_free=async_free, async_frames=async_frames)
+    together = a_room(slots, async_free=async_free, async_frames=async_frames)
+
+    wanted = []
+    for _ in range(count):
+        answer, slot = one_by_one.offer(name, solo=False)
+        if answer is not Answer.TAKE:
+            break
+        wanted.append(slot)
+
+    assert together.offer_alike(name, count) == wanted
+    assert together.promise()._replace(async_frames=0) == one_by_one.promise()._replace(async_frames=0)
+    assert abs(together.async_frames - one_by_one.async_frames) < 1e-9

@@ -148,7 +148,7 @@ def test_a_stranger_must_be_seen_twice_under_the_same_fence(stage: Stage) -> Non
     claim_unnoticed(worker)
     worker.heartbeat.tick()
     (claim,) = stage.store.owned_by(worker.id)
-    worker.dispatcher.books.hold(claim, worker.dispatcher.slots[1])
+    worker.dispatcher.books.hold([claim], worker.dispatcher.slots[1])
     worker.turn()
     worker.heartbeat.tick()
     worker.dispatcher.books.holdings.clear()

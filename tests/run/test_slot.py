@@ -27,7 +27,7 @@ def test_an_empty_process_has_all_frames() -> None:
 
 def test_they_wait_only_while_something_ends_now_and_then() -> None:
     made = slots()
-    made[0].add(Flight(a_claim(), 0, share=0.5), NOW - FRESH_US + 1)
+    made[0].add([Flight(a_claim(), 0, share=0.5)], NOW - FRESH_US + 1)
     assert frames(made) == ASYNC_FRAMES - 0.5
 
     made[0].head_since = NOW - FRESH_US
@@ -42,7 +42,7 @@ def test_none_wait_for_a_process_that_is_replaced_after_so_many_tasks() -> None:
 def test_none_wait_while_the_process_before_still_has_tasks() -> None:
     made = slots()
 
-    made.twin(made[0]).add(Flight(a_claim(), 0), NOW)
+    made.twin(made[0]).add([Flight(a_claim(), 0)], NOW)
 
     assert frames(made) == 0
 
@@ -50,7 +50,7 @@ def test_none_wait_while_the_process_before_still_has_tasks() -> None:
 def test_no_place_is_free_while_more_are_there_than_have_one() -> None:
     made = slots()
     for seq in range(5):
-        made[0].add(Flight(a_claim(seq=seq), seq, share=1 / 64), NOW)
+        made[0].add([Flight(a_claim(seq=seq), seq, share=1 / 64)], NOW)
 
     room = made.room({"later": 64}, NOW)
 

@@ -51,7 +51,11 @@ PLANS = {
     settling.COMPLETE: [BY_SEQ],
     claiming.START: [BY_SEQ],
     claiming.LAUNCH: [BY_SEQ],
-    **{together.said(sql): [EACH_SEQ, BY_SEQ] for sql in together.SHARED},
+    **{
+        together.said(sql, place): [EACH_SEQ, BY_SEQ]
+        for sql in together.KEYS
+        for place in (None, together.BYTES.get(sql))
+    },
     claiming.CLAIM: [BY_SEQ],
     settling.ADOPT: [BY_SEQ],
     settling.NOW: [BY_SEQ],
@@ -196,7 +200,7 @@ def explain(connection: sqlite3.Connection, sql: str) -> list[str]:
     spoken = re.sub(r"/\*.*?\*/", "", sql)
     names = set(re.findall(r":(\w+)", spoken))
     numbers = [int(number) for number in re.findall(r"\?(\d+)", spoken)]
-    values = dict.fromkeys(names) if names else [None] * max(spoken.count("?"), *numbers, 0)
+    values = dict.fromkeys(names) if names else [None] * (max(numbers) if numbers else spoken.count("?"))
     return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
 
 

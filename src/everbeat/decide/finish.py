@@ -17,7 +17,7 @@ HOPELESS = frozenset({"ARGUMENTS_INVALID", "RESULT_INVALID", "RESULT_TOO_LARGE",
 def finish_for(claim: Claim, outcome: Outcome, *, jitter: float) -> Verdict:
     """The verdict on a run that ended by itself. `jitter` is a random number in [0, 1)."""
     if outcome.error is None:
-        return Verdict(change=Change.COMPLETE, result=outcome.result)
+        return Verdict(Change.COMPLETE, None, outcome.result)
     error, policy = outcome.error, TaskPolicy.load(claim.policy)
     if error.code == TASK_CANCELLED:
         return Verdict(change=Change.CANCEL, error=error, reason="cancelled while it ran")

@@ -96,7 +96,26 @@ class Room:
         is_async = name in self.async_names
         if isolated or (solo and is_async):
             return self._offer_own(Answer.PASS if self.async_free and not isolated else Answer.FULL)
-        return self._offer_async(name, alone) if is_async else self._offer_sync(name, alone or solo)
+        return self._offer_async(name, alone) if is_async else self._offer_sync(name, alone=alone or solo)
+
+    def offer_alike(self, name: str, count: int) -> list[int]:
+        """The same for so many plain tasks of one name, one after the other: the slots of those that are admitted,
+        which are the first. Fewer than that: nothing more of this name."""
+        slots: list[int] = []
+        if name in self.async_names:
+            free = min(count, self.async_free)
+            waiting = min(count - free, self._may_wait(name))
+            self.async_free -= free
+            self.async_frames = (
+                0.0 if free + waiting < count else self.async_frames - waiting / self.depths.get(name, 1)
+            )
+            return [ASYNC_SLOT] * (free + waiting)
+        while len(slots) < count:
+            answer, slot = self._offer_sync(name, alone=False)
+            if answer is not Answer.TAKE:
+                break
+            slots.append(slot)
+        return slots
 
     def _offer_own(self, otherwise: Answer) -> tuple[Answer, int]:
         if not self.own_free:
@@ -119,7 +138,7 @@ class Room:
         depth = self.depths.get(name, 1)
         return int(self.async_frames * depth) if depth > 1 else 0
 
-    def _offer_sync(self, name: str, alone: bool) -> tuple[Answer, int]:
+    def _offer_sync(self, name: str, *, alone: bool) -> tuple[Answer, int]:
         depth = 1 if alone else self.depths.get(name, 1)
         slot = min(self.slots, key=self.slots.__getitem__, default=None)
         if slot is None or self.slots[slot] >= depth:

@@ -4,7 +4,7 @@ An ownership ends in exactly one `Verdict`; it is held, and beaten for, until th
 Its place in the journal is free from then on, and not before: whoever recovers us reads the begin mark there.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +58,8 @@ class Books:
 
     # -- what is ours -----------------------------------------------------------------------------------------------
 
-    def hold(self, claim: Claim, slot: Slot) -> None:
-        self.holdings[claim.seq, claim.fence] = claim, slot
+    def hold(self, claims: Iterable[Claim], slot: Slot) -> None:
+        self.holdings.update([((claim.seq, claim.fence), (claim, slot)) for claim in claims])
 
     def lease(self, claim: Claim, slot: Slot) -> None:
         """A process has a task with an exclusive key."""
@@ -98,7 +98,11 @@ class Books:
         entry: int | None = None,
     ) -> None:  # fmt: skip
         """An ownership ends."""
-        self._enter((Ending(claim, verdict, outcome, pid), entry))
+        entered = Ending(claim, verdict, outcome, pid), entry
+        if self.apart:
+            self._enter(entered)
+        else:
+            self._endings.append(entered)
 
     def _enter(self, entered: Entered) -> None:
         if not (self.apart and self.apart.admits(entered)):
@@ -191,12 +195,13 @@ class Books:
     def _let_go(self, endings: list[Entered], flushed: Flushed) -> None:
         if flushed.refused:
             endings = self._set_aside(endings, flushed)
-        for ending, entry in endings:
-            key = ending.claim.seq, ending.claim.fence
-            self.holdings.pop(key, None)
-            self._leased.pop(key, None)
-            if entry is not None:
-                self._journal.release(entry)
+        let_go, leased = self.holdings.pop, self._leased
+        for (claim, *_), _ in endings:
+            key = claim.seq, claim.fence
+            let_go(key, None)
+            if leased:
+                leased.pop(key, None)
+        self._journal.release(*[entry for _, entry in endings if entry is not None])
 
     def _set_aside(self, endings: Sequence[Entered], flushed: Flushed) -> list[Entered]:
         """What the store has refused; the rest is returned."""

@@ -102,7 +102,7 @@ class Floor:
             self._give_back(slots[0], claim)
             return
         slot.waiting = claim
-        self._books.hold(claim, slot)
+        self._books.hold([claim], slot)
         self._processes.start(slot)
 
     def _hand_out(self, slot: Slot, claims: Sequence[Claim], now: int) -> None:
@@ -113,28 +113,28 @@ class Floor:
                 self._give_back(slot, claim)
 
     def _give_back(self, slot: Slot, claim: Claim) -> None:
-        self._books.hold(claim, slot)
+        self._books.hold([claim], slot)
         self._books.end(claim, give_back(claim, "its process could take no more"))
 
     def _send(self, slot: Slot, claims: Sequence[Claim], now: int) -> bool:
         is_exclusive = claims[0].exclusive_key is not None  # then it is the only one
         if is_exclusive and self._lease.left_us() <= 0:
             return False
-        depths = self._pace.depths
-        flights = [Flight(claim, self._journal.allocate(), 1 / depths.get(claim.name, 1)) for claim in claims]
-        if not self._crew.send(slot.number, [(flight.entry, flight.claim) for flight in flights]):
-            for flight in flights:
-                self._journal.release(flight.entry)
+        depths, entries = self._pace.depths, self._journal.allocate_many(len(claims))
+        if not self._crew.send(slot.number, list(zip(entries, claims, strict=True))):
+            self._journal.release(*entries)
             slot.refuse(now)
             return False
         crash_point("start.sent")
+        shares = {name: 1 / depths.get(name, 1) for name in {claim.name for claim in claims}}
+        flights = [Flight(claim, entry, shares[claim.name]) for claim, entry in zip(claims, entries, strict=True)]
+        slot.add(flights, now)
+        self._books.hold(claims, slot)
         for flight in flights:
-            slot.add(flight, now)
             if flight.claim.timeout is not None:
                 self._stops.watch(slot, flight, now)
-            self._books.hold(flight.claim, slot)
-            if is_exclusive:
-                self._books.lease(flight.claim, slot)
+        if is_exclusive:
+            self._books.lease(claims[0], slot)
         slot.sent += len(flights)
         if self._processes.has_had_enough(slot):
             self._processes.retire(slot, now)

@@ -112,18 +112,22 @@ class Hearing:
 
     def _take_outcomes(self, slot: Slot, outcomes: Iterable[tuple[int, int, int, Outcome]], now: int) -> None:
         took: dict[str, list[int]] = {}
+        was_told, on_outcome = self._drain.has_interrupted, self._verdicts.on_outcome
+        remove, end, pid = slot.remove, self._books.end, slot.pid
         for _, seq, fence, outcome in outcomes:
-            flight = slot.remove((seq, fence), now)
+            flight = remove((seq, fence), now)
             if flight is None:
                 continue
             if self._stops.watched:
                 self._stops.forget(slot, (seq, fence), now)
             crash_point("finish.received")
             claim = flight.claim
-            took.setdefault(claim.name, []).append(outcome.ended_at - outcome.began_at)
-            verdict = self._verdicts.on_outcome(claim, outcome, slot.pid, was_told=self._drain.has_interrupted)
+            if claim.name not in took:
+                took[claim.name] = []
+            took[claim.name].append(outcome.ended_at - outcome.began_at)
+            verdict = on_outcome(claim, outcome, pid, was_told=was_told)
             is_no_news = flight.is_taken and verdict.change is Change.CANCEL
-            self._books.end(claim, verdict, outcome=None if is_no_news else outcome, pid=slot.pid, entry=flight.entry)
+            end(claim, verdict, outcome=None if is_no_news else outcome, pid=pid, entry=flight.entry)
         for name, times in took.items():
             self._pace.saw(name, sum(times) / len(times), len(times))
             if self.meter is not None:

@@ -129,13 +129,18 @@ class Journal:
 
     def allocate(self) -> int:
         """An entry for a task that is about to be dispatched. Raises RuntimeError when all are in use."""
-        if not self._free:
-            raise RuntimeError(f"all {self.entries} journal entries are in use")
-        return self._free.pop()
+        return self.allocate_many(1)[0]
 
-    def release(self, entry: int) -> None:
-        """The task that had this entry is settled or was taken back."""
-        self._free.append(entry)
+    def allocate_many(self, count: int) -> list[int]:
+        if len(self._free) < count:
+            raise RuntimeError(f"all {self.entries} journal entries are in use")
+        taken = self._free[-count:]
+        del self._free[-count:]
+        return taken
+
+    def release(self, *entries: int) -> None:
+        """The tasks that had these entries are settled or were taken back."""
+        self._free.extend(entries)
 
     def begun_ns(self, entry: int, seq: int, fence: int) -> int | None:
         """When this ownership's code began, by the monotonic clock; None if it did not."""

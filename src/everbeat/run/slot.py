@@ -126,15 +126,15 @@ class Slot:
     def may_start(self, now: int) -> bool:
         return self.state is SlotState.EMPTY and now >= (self.restart_at or 0)
 
-    def add(self, flight: Flight, now: int) -> None:
+    def add(self, flights: Iterable[Flight], now: int) -> None:
         if not self.queue:
             self._begin_anew(now)
-        self.queue[flight.claim.seq, flight.claim.fence] = flight
+        self.queue.update([((flight.claim.seq, flight.claim.fence), flight) for flight in flights])
 
     def remove(self, key: Ownership, now: int) -> Flight | None:
         flight = self.queue.pop(key, None)
         if flight is not None:
-            self._begin_anew(now)
+            self.head_since, self.late_since = now, None
         return flight
 
     def _begin_anew(self, now: int) -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from everbeat.model.recovery import Settled, Settlement, Superseded, Unsettled
+from everbeat.model.recovery import Settlement, Superseded, Unsettled
 from everbeat.model.state import Change
-from everbeat.store.messages import Ending
+from everbeat.store.messages import Ending, are_results
 
 
 @dataclass(slots=True)
@@ -32,11 +32,11 @@ class Tally:
         self.flushes += 1
         self.away_since = None
         self.largest_flush = max(self.largest_flush, len(endings))
+        if are_results(endings, settlements):
+            self.completed += len(endings)
+            return
         for ending, settlement in zip(endings, settlements, strict=True):
             change = ending.verdict.change
-            if change is Change.COMPLETE and type(settlement) is Settled:  # nearly all
-                self.completed += 1
-                continue
             if isinstance(settlement, Superseded):
                 self.refused += ending.outcome is not None
             elif not isinstance(settlement, Unsettled):

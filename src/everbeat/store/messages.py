@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from everbeat.decide.room import Room
 from everbeat.model.event import Event
-from everbeat.model.recovery import Settlement, Verdict
-from everbeat.model.state import TaskStatus
+from everbeat.model.recovery import Settled, Settlement, Verdict
+from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim, Enqueued, Outcome
 from everbeat.model.total import Total
 
@@ -20,6 +20,12 @@ class Ending(NamedTuple):
     verdict: Verdict
     outcome: Outcome | None = None
     pid: int | None = None
+
+
+def are_results(endings: Sequence[Ending], settlements: Sequence[Settlement]) -> bool:
+    """Whether every one of these endings is a result, and was stored: nearly always."""
+    is_written = len(settlements) == len(endings) and set(map(type, settlements)) <= {Settled}
+    return is_written and all(ending.verdict.change is Change.COMPLETE for ending in endings)
 
 
 class Torn(NamedTuple):

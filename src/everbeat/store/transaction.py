@@ -82,6 +82,9 @@ class Transaction(Protocol):
     done: set[str]
     """Ids of workflows and tasks that have ended in it: once it is committed, those that wait for them are woken."""
 
+    is_far: bool
+    """Whether it is worth saying beforehand what will be asked and changed: the database is another process."""
+
     def expect(self, *questions: Question) -> None:
         """These will be asked, and nothing that is written before changes their answers. A database far away answers
         them together with what is asked first."""

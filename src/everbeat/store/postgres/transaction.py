@@ -61,6 +61,8 @@ class Foreseen:
 class PostgresTransaction:
     """`Transaction` on a connection; `begin` is what it begins with, None if it is not to, or has begun already."""
 
+    is_far = True
+
     def __init__(
         self, connection: Connection, scope: str, *, begin: Sequence[str] | None = None, clock: Clock | None = None,
         memory: Memory | None = None,

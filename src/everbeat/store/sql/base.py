@@ -1,12 +1,13 @@
 """What every part of a SQL store stands on: transactions, and the bells that are rung after them."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.recovery import Adopted, Settled, Settlement, Verdict
 from everbeat.model.state import Change, target
 from everbeat.model.task import Claim
 from everbeat.store.bells import Bells
+from everbeat.store.messages import Ending, are_results
 from everbeat.store.transaction import Database, Kind, Transaction
 from everbeat.store.verbs import living
 
@@ -40,6 +41,16 @@ class Base:
                 else:
                     again.add((claim.queue, claim.name))
         return again
+
+    def _note_settled(
+        self, tx: Transaction, endings: Sequence[Ending], settlements: Sequence[Settlement]
+    ) -> Collection[Kind]:
+        """The same, of a flush: where all of it are results that were stored, one by one costs too much."""
+        if are_results(endings, settlements):
+            tx.done.update([ending.claim.id for ending in endings])
+            return ()
+        ends = zip(settlements, endings, strict=bool(settlements))
+        return self._note_ends(tx, ((one, ending.claim, ending.verdict) for one, ending in ends))
 
     def _tell(self, tx: Transaction, again: Collection[Kind] = ()) -> None:
         """After it: wake those who wait for what has ended, and workers for what is ready."""

@@ -50,8 +50,7 @@ class Working(Base):
         try:
             with self.database.write("flush", hurries=flush.hurries) as tx:
                 flushed = carefully.flush(tx, flush) if flush.row_by_row else owning.flush(tx, flush)
-                ends = zip(flushed.settlements, flush.endings, strict=bool(flushed.settlements))
-                again = self._note_ends(tx, ((one, ending.claim, ending.verdict) for one, ending in ends))
+                again = self._note_settled(tx, flush.endings, flushed.settlements)
         except self.database.refused as error:
             raise RowRefused(f"{type(error).__name__}: {error}") from error
         owning.mark_started(flushed.started)

@@ -1,8 +1,10 @@
 """Take hold of tasks: start what was claimed, make ready what is due, claim what fits, in the order of claims."""
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import islice, repeat
 
 from everbeat.decide.room import OWN_PROCESS, Answer, Room
 from everbeat.model.state import TaskStatus
@@ -49,6 +51,8 @@ SELECT priority, seq, id, name, queue, fence, attempt, free_attempts, crash_coun
 RECOVERED = """
 SELECT task_id, fence, at FROM everbeat_history WHERE change = 'recover' AND task_id IN ({marks})"""
 
+AT_ONCE = 128
+"""So many rows of a kind are read in one go, at most: where there are many kinds, most of them may be left."""
 PASSES = 100
 """So many tasks of a kind are passed over in one flush, at most: a long row of tasks that must wait for a process of
 their own is not walked to its end every time."""
@@ -93,10 +97,13 @@ def claim_into(tx: Transaction, worker_id: str, room: Room, places: Places) -> l
 def find(tx: Transaction, worker_id: str, room: Room, places: Places) -> list[Claim]:
     """What the room takes, not claimed yet."""
     flawed: list[Row] = []
-    found = [
-        claim_of(row, slot, worker_id, counted=places.is_limited(row[4]))
-        for row, slot in admitted(tx, room, places, flawed)
-    ]
+    found: list[Claim] = []
+    for rows, slots, are_plain in admitted(tx, room, places, flawed):
+        counted = places.is_limited(rows[0][4])
+        if are_plain:
+            found += claims_of(rows, slots, worker_id, counted=counted)
+        else:
+            found += [claim_of(row, slot, worker_id, counted=counted) for row, slot in zip(rows, slots, strict=True)]
     if flawed:
         unsound.set_aside(tx, flawed)
     return found
@@ -139,37 +146,107 @@ def claim_of(row: Row, slot: int, worker_id: str, *, counted: bool) -> Claim:
     )  # fmt: skip
 
 
-def admitted(tx: Transaction, room: Room, places: Places, flawed: list[Row]) -> Iterator[tuple[Row, int]]:
-    """Ready tasks in claim order over all kinds, as far as the room admits them and their queues have places. Rows that
-    make no sense are not among them, but in `flawed`."""
-    served = list(_kinds(tx, room, places))
-    wanted = [room.wants(name) for _, name in served]
-    kinds = [unsound.sound(tx, tx.ahead(READY, kind, few), flawed) for kind, few in zip(served, wanted, strict=True)]
-    passes = [PASSES] * len(kinds)
-    heads = [(row, kind) for kind in range(len(kinds)) if (row := next(kinds[kind], None))]
+def claims_of(rows: Sequence[Row], slots: Sequence[int], worker_id: str, *, counted: bool) -> Iterator[Claim]:
+    """Of plain rows, by columns: claims are made by the thousand."""
+    _, seqs, ids, names, queues, fences, attempts, *_ = columns = list(zip(*rows, strict=True))
+    return map(
+        Claim, seqs, ids, names, queues, [fence + 1 for fence in fences], repeat(TaskStatus.RUNNING),
+        [attempt + 1 for attempt in attempts], repeat(0), repeat(0), repeat(0), repeat(0), repeat(False), columns[12],
+        columns[13], repeat(worker_id), slots, repeat(None), repeat(False), repeat(False), repeat(counted),
+    )  # fmt: skip
+
+
+class Line:
+    """The ready tasks of one kind, in order, read some at a time. Rows that make no sense are not among them, but in
+    `flawed`."""
+
+    __slots__ = ("_flawed", "_flaws", "_rows", "_source", "_tx", "are_plain", "at", "kind", "passes", "wanted")
+
+    def __init__(self, tx: Transaction, kind: tuple[str, str], wanted: int, flawed: list[Row]) -> None:
+        self._tx = tx
+        self._source = tx.ahead(READY, kind, wanted)
+        self._flawed = flawed
+        self._flaws = 0
+        self._rows: list[Row] = []
+        self.kind = kind
+        self.wanted = wanted
+        self.passes = PASSES
+        self.at = 0
+        self.are_plain = False
+
+    def head(self) -> Row | None:
+        while self.at == len(self._rows):
+            if not self._read():
+                return None
+        return self._rows[self.at]
+
+    def run(self, before: Row | None) -> list[Row]:
+        """Of what was read, all that comes before this one of another kind."""
+        end = len(self._rows) if before is None else bisect_left(self._rows, before, self.at)
+        return self._rows[self.at : end]
+
+    def _read(self) -> bool:
+        """No row more than there is room for: it would be locked."""
+        rows = [] if self._flaws >= unsound.BITE else list(islice(self._source, max(1, min(self.wanted, AT_ONCE))))
+        self.are_plain = bool(rows) and unsound.are_plain(rows) and all(map(_is_plain, {row[12] for row in rows}))
+        self.at, self._rows = 0, rows
+        if rows and not self.are_plain:
+            before = len(self._flawed)
+            self._rows = unsound.sound(rows, self._flawed)
+            self._flaws += len(self._flawed) - before
+            if self._flaws >= unsound.BITE:  # the rest when these are out of the way
+                self._tx.wakes.add(self.kind)
+        return bool(rows)
+
+
+def admitted(
+    tx: Transaction, room: Room, places: Places, flawed: list[Row]
+) -> Iterator[tuple[list[Row], list[int], bool]]:
+    """Ready tasks in claim order over all kinds, as far as the room admits them and their queues have places: rows of
+    one kind, their slots, and whether they are plain."""
+    lines = [Line(tx, kind, room.wants(kind[1]), flawed) for kind in list(_kinds(tx, room, places))]
+    heads = [(row, number) for number, line in enumerate(lines) if (row := line.head())]
     heapq.heapify(heads)
     while heads:
-        row, kind = heads[0]
-        answer, slot = _offer(room, row, tx.now) if places.are_left(row[4]) else (Answer.FULL, OWN_PROCESS)
-        if answer is Answer.TAKE:
-            places.take(row[4])
-            yield row, slot
-            wanted[kind] -= 1
-        elif answer is Answer.PASS:
-            passes[kind] -= 1
-        if answer is Answer.TAKE and wanted[kind] > 0 and passes[kind] == PASSES and not flawed:
+        row, number = heads[0]
+        line = lines[number]
+        queue, name = line.kind
+        if line.are_plain and not places.is_limited(queue):
+            run = line.run(min(heads[1:3])[0] if len(heads) > 1 else None)
+            slots = room.offer_alike(name, len(run))
+            answer = Answer.TAKE if len(slots) == len(run) else Answer.FULL
+            if slots:
+                yield run[: len(slots)], slots, True
+                line.at += len(slots)
+                line.wanted -= len(slots)
+        else:
+            answer, slot = _offer(room, row, tx.now) if places.are_left(queue) else (Answer.FULL, OWN_PROCESS)
+            if answer is Answer.TAKE:
+                places.take(queue)
+                yield [row], [slot], False
+                line.wanted -= 1
+            elif answer is Answer.PASS:
+                line.passes -= 1
+            line.at += 1
+        is_whole = line.passes == PASSES and not flawed
+        if answer is Answer.TAKE and line.wanted > 0 and is_whole:
             goes_on = True
         else:  # no row more than there is room for is looked at: it would be locked
             if room.is_empty:
                 return
-            goes_on = answer is not Answer.FULL and passes[kind] > 0 and room.serves(row[4], row[3])
-        following = next(kinds[kind], None) if goes_on else None
+            goes_on = answer is not Answer.FULL and line.passes > 0 and room.serves(queue, name)
+        following = line.head() if goes_on else None
         if following is None:
             heapq.heappop(heads)
-            if goes_on and passes[kind] == PASSES and not flawed:
-                tx.wakes.discard(served[kind])  # all of it is taken
+            if goes_on and line.passes == PASSES and not flawed:
+                tx.wakes.discard(line.kind)  # all of it is taken
         else:
-            heapq.heapreplace(heads, (following, kind))
+            heapq.heapreplace(heads, (following, number))
+
+
+def _is_plain(policy: str | None) -> bool:
+    said = TaskPolicy.load(policy)
+    return said.timeout is None and not said.isolated
 
 
 def _offer(room: Room, row: Row, now: int) -> tuple[Answer, int]:

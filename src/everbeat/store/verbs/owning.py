@@ -64,6 +64,8 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
 def _announce(tx: Transaction, wanted: Flush) -> None:
     """What a flush asks and changes in any case. When the next task is due may be changed by what it settles, unless
     that is results; what is ready also by results, if they are those of nodes."""
+    if not tx.is_far:
+        return
     tx.expect((STANDING, (wanted.worker_id,)), (LIMITS, ()))
     if any(ending.verdict.change is not Change.COMPLETE for ending in wanted.endings):
         return
