@@ -1,5 +1,6 @@
 """SIGSTOP: what stands still past the threshold is replaced, and its late word changes nothing."""
 
+import fcntl
 import os
 import random
 import signal
@@ -396,3 +397,19 @@ def names_the_blocker(path: Path, pid: int) -> bool:
 def write_something(path: Path) -> None:
     with closing(open_store(AppConfig(broker=SQLiteConfig(path / "yard.db")), patience=0.5)) as store:
         store.announce([Event(name="test.written")])
+
+
+def test_a_worker_starts_although_somebody_stands_still_in_the_turnstile(make_yard: MakeYard) -> None:
+    """Between two transactions, or while it moves the log: the write lock is free, so nobody is in the way of work."""
+    yard = make_yard(**PATIENT)
+    before = yard.send("quick")
+    with (yard.path / "yard.db.d" / "turnstile").open("rb+") as turnstile:
+        fcntl.flock(turnstile, fcntl.LOCK_EX)
+
+        worker = yard.worker()
+        yard.until_ended([before])
+
+    assert yard.status(before) is TaskStatus.COMPLETED
+    (report,) = yard.store.reports(limit=1)
+    assert any("write-ahead log stays as it is" in warning for warning in report.warnings)
+    assert worker.stop() == 0

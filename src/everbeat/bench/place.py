@@ -209,7 +209,7 @@ class PostgresGround(Ground):
 
         place.store.checkpoint()  # so that there are tables
         with psycopg.connect(place.url, autocommit=True) as connection:
-            connection.execute("VACUUM ANALYZE everbeat_tasks")
+            connection.execute(filling.TIDY)
             with suppress(psycopg.errors.InsufficientPrivilege):
                 connection.execute("CHECKPOINT")
 

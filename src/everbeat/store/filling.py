@@ -11,6 +11,8 @@ from everbeat.store.interface import Store
 from everbeat.store.transaction import Transaction
 
 BITE = 50_000
+TIDY = "VACUUM ANALYZE everbeat_tasks"
+"""On PostgreSQL: what it would do by itself some time after a table was filled."""
 POLICY = '{"max_attempts":3,"has_retry":true}'
 ARGS = b'{"a":1,"b":2}'
 SPREAD = 7

@@ -51,6 +51,10 @@ class Locked(StoreUnavailable):
     """Somebody else has locked what was to be written, and for longer than we wait. Nothing was changed."""
 
 
+class TurnTaken(StoreUnavailable):
+    """Somebody stands in front of the store and does not move on, and this may not be done beside it. Writing may."""
+
+
 NOT_ALL = "rows that were to be changed are not what they should be"
 
 

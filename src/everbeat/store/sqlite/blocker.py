@@ -30,22 +30,32 @@ class Blocker:
 
 def find_blocker(database: Path) -> Blocker | None:
     """The process that holds the write lock now; None if nobody does or the kernel does not say."""
+    return _find(f"{database}-shm", "POSIX", WRITE_BYTE)
+
+
+def find_holder(turnstile: Path) -> Blocker | None:
+    """The process that stands in the turnstile now: nobody moves the log or changes tables beside it."""
+    return _find(turnstile, "FLOCK", 0)
+
+
+def _find(file: str | Path, kind: str, byte: int) -> Blocker | None:
     try:
-        shm = os.stat(f"{database}-shm")
-        place = f"{os.major(shm.st_dev):02x}:{os.minor(shm.st_dev):02x}:{shm.st_ino}"
-        pid = next((pid for _ in range(LOOKS) if (pid := _holder(Path("/proc/locks").read_text(), place))), None)
+        found = os.stat(file)
+        place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        tables = (Path("/proc/locks").read_text() for _ in range(LOOKS))
+        pid = next((pid for table in tables if (pid := _holder(table, place, kind, byte))), None)
     except OSError:
         return None
     return None if pid is None else Blocker(pid=pid, state=_state_of(pid))
 
 
-def _holder(table: str, place: str) -> int | None:
+def _holder(table: str, place: str, kind: str, byte: int) -> int | None:
     for line in table.splitlines():
         words = line.split()
-        if "->" in words or words[1] != "POSIX" or words[3] != "WRITE" or words[5] != place:
+        if "->" in words or words[1] != kind or words[3] != "WRITE" or words[5] != place:
             continue
-        end = WRITE_BYTE if words[7] == "EOF" else int(words[7])
-        if int(words[6]) <= WRITE_BYTE <= end and int(words[4]) > 0:  # no pid: it lives in another namespace
+        end = byte if words[7] == "EOF" else int(words[7])
+        if int(words[6]) <= byte <= end and int(words[4]) > 0:  # no pid: it lives in another namespace
             return int(words[4])
     return None
 

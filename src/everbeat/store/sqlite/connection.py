@@ -33,9 +33,10 @@ from everbeat.crashpoint import crash_point
 from everbeat.errors import StoreDamaged, StoreUnavailable
 from everbeat.model.event import Event
 from everbeat.store.sqlite import side
-from everbeat.store.sqlite.blocker import find_blocker
+from everbeat.store.sqlite.blocker import find_blocker, find_holder
 from everbeat.store.sqlite.transaction import DEFINITE, REFUSED, SQLiteTransaction
 from everbeat.store.sqlite.turnstile import PATIENCE, Turnstile
+from everbeat.store.transaction import TurnTaken
 
 BEGIN_WAIT_MS = 100
 CHECKPOINT_ROWS = 4_000
@@ -151,7 +152,7 @@ class SQLiteDatabase:
             try:
                 self._is_writing = True
                 if not self.turnstile.insist(self.patience):
-                    raise self._blocked()
+                    raise TurnTaken(self._why_blocked(), may_pass=True)
                 writer.execute(f"PRAGMA busy_timeout={round(self.patience * 1000)}")
                 yield writer
             except sqlite3.Error as error:
@@ -261,7 +262,7 @@ class SQLiteDatabase:
                 if not _is_busy(error):
                     raise
                 if time.monotonic() >= give_up:
-                    raise self._blocked() from error
+                    raise StoreUnavailable(self._why_blocked(), may_pass=True) from error
             else:
                 return
 
@@ -352,7 +353,7 @@ class SQLiteDatabase:
         if isinstance(error, DEFINITE):
             return error
         if _is_busy(error):
-            return self._blocked()
+            return StoreUnavailable(self._why_blocked(), may_pass=True)
         if self._is_damage(error):
             self.condemn()
             url = shlex.quote(f"sqlite:///{self.path}")
@@ -376,11 +377,10 @@ class SQLiteDatabase:
             return ", it is a directory"
         return "" if os.access(self.path, os.R_OK | os.W_OK) else ", this user may not read and write it"
 
-    def _blocked(self) -> StoreUnavailable:
-        blocker = find_blocker(self.path)
+    def _why_blocked(self) -> str:
+        blocker = find_blocker(self.path) or find_holder(self.turnstile.path)
         who = f"store blocked by {blocker}" if blocker else "store blocked"
-        said = f"{self.path}: {who}; could not write for {self.patience:.0f}s. Nothing was changed."
-        return StoreUnavailable(said, may_pass=True)
+        return f"{self.path}: {who}; could not write for {self.patience:.0f}s. Nothing was changed."
 
 
 _OPEN: "weakref.WeakSet[SQLiteDatabase]" = weakref.WeakSet()

@@ -33,7 +33,7 @@ class Turnstile:
     """
 
     def __init__(self, path: Path, *, like: Path) -> None:
-        self._path = path
+        self.path = path
         self._like = like
         self._fd: int | None = None
         self._waiter: _Waiter | None = None
@@ -69,8 +69,8 @@ class Turnstile:
 
     def _enter(self, patience: float, *, insist: bool) -> bool:
         if self._fd is None:
-            side.make_directory(self._path.parent, like=self._like)
-            self._fd = side.open_file(self._path, like=self._like)
+            side.make_directory(self.path.parent, like=self._like)
+            self._fd = side.open_file(self.path, like=self._like)
         if self._waiter is not None and self._waiter.is_queued:
             self.is_held = self._waiter.wait(patience if insist else 0)
             return self.is_held
