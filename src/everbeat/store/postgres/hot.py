@@ -13,7 +13,6 @@ from everbeat.store.verbs import (
     flow_start,
     living,
     owning,
-    queueing,
     records,
     retaining,
     settling,
@@ -82,12 +81,12 @@ SELECT q.queue, n.name FROM unnest(%s::text[]) AS q (queue) CROSS JOIN unnest(%s
  ORDER BY q.queue, n.name"""
 
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-LOOKED = (owning.STANDING, queueing.LIMITS, claiming.NEXT_DUE)
-# What every flush asks first, and the time, in one statement: the most that a small one pays for is their number.
+LOOKED = (owning.STANDING, claiming.NEXT_DUE)
+# What every flush asks first, and the time, in one statement: the most that a small one pays for is their number. Not
+# with them: the limits of queues. Who waits for the row of its worker waits for somebody who may just be setting one
+# (queueing.NO_CLAIMS), and a statement sees what there was when it began.
 LOOK = f"""
-SELECT {NOW}, w.status, w.beat_seq,
-       (SELECT json_agg(json_build_array(l.name, l.most)) FROM ({translate(queueing.LIMITS)}) AS l (name, most)),
-       ({translate(claiming.NEXT_DUE)})
+SELECT {NOW}, w.status, w.beat_seq, ({translate(claiming.NEXT_DUE)})
   FROM (SELECT 1) AS one LEFT JOIN LATERAL ({translate(owning.STANDING)}) AS w ON true"""
 
 OTHERWISE = {

@@ -140,14 +140,13 @@ class PostgresTransaction:
         return [lambda talk: self._look_around(talk, looked), *others]
 
     def _look_around(self, talk: Talk, looked: list[Question]) -> Callable[[], None]:
-        standing, limits, next_due = looked
+        standing, next_due = looked
         cursor = talk.execute(LOOK, standing[1])
 
         def learn() -> None:
-            ((now, status, beat_seq, limited, due_at),) = cursor.fetchall()
+            ((now, status, beat_seq, due_at),) = cursor.fetchall()
             self._learn_time(now)
             self._answers[standing] = [] if status is None else [(status, beat_seq)]
-            self._answers[limits] = [tuple(limit) for limit in limited or ()]
             self._answers[next_due] = [(due_at,)]
 
         return learn
