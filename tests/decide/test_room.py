@@ -238,3 +238,18 @@ def test_tasks_that_are_alike_are_admitted_together_as_they_would_be_one_by_one(
     assert together.offer_alike(name, count) == wanted
     assert together.promise()._replace(async_frames=0) == one_by_one.promise()._replace(async_frames=0)
     assert abs(together.async_frames - one_by_one.async_frames) < 1e-9
+
+
+@given(
+    st.sampled_from(["quick", "slow", "medium", "later", "at once"]),
+    st.dictionaries(st.integers(1, 3), st.integers(0, 9)), st.integers(0, 5), st.sampled_from([0.0, 0.5, 1.25, 2.0]),
+    st.integers(0, 2),
+)  # fmt: skip
+def test_it_takes_as_many_as_it_says(
+    name: str, slots: dict[int, int], async_free: int, async_frames: float, own_free: int
+) -> None:
+    room = a_room(slots, async_free=async_free, async_frames=async_frames, own_free=own_free)
+
+    takes = room.takes(name)
+
+    assert len(room.offer_alike(name, 1000)) == takes

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from tests.postgres import EmptyDatabase
 
+from everbeat.store.postgres import taking
 from everbeat.store.postgres.connection import LIMITS
 from everbeat.store.postgres.dialect import bind, in_one, translate
 from everbeat.store.postgres.hot import KINDS, KINDS_OF, LOOK, SHARED, TYPES
@@ -43,6 +44,8 @@ STATEMENTS = {
     "what a flush asks first": (LOOK, "everbeat_tasks_due"),
     "kinds": (KINDS, "everbeat_tasks_ready"),
     "kinds of some queues": (KINDS_OF, "everbeat_tasks_ready"),
+    "take what is ready": (taking.TAKE_ANY, "everbeat_tasks_pkey"),
+    "take what is ready, of some queues": (taking.TAKE_OF, "everbeat_tasks_pkey"),
     "complete many": (in_one(settling.COMPLETE, TYPES[settling.COMPLETE]), "everbeat_tasks_pkey"),
     "launch many": (in_one(claiming.LAUNCH, TYPES[claiming.LAUNCH]), "everbeat_tasks_pkey"),
     "claim many": (in_one(claiming.CLAIM, TYPES[claiming.CLAIM]), "everbeat_tasks_pkey"),

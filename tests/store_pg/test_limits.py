@@ -35,7 +35,11 @@ def test_who_waits_for_somebody_who_sets_a_limit_keeps_to_it(store: PostgresStor
         assert len(claim(store)) == 1
     store.enqueue([a_task() for _ in range(5)])
 
-    with psycopg.connect(url) as setter, psycopg.connect(url, autocommit=True) as watch, ThreadPoolExecutor(1) as thread:
+    with (
+        psycopg.connect(url) as setter,
+        psycopg.connect(url, autocommit=True) as watch,
+        ThreadPoolExecutor(1) as thread,
+    ):
         setter.execute(translate(queueing.LIMIT), ("default", 2))
         setter.execute(translate(queueing.NO_CLAIMS))
         claiming = thread.submit(claim, store, places=5)

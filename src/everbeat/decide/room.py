@@ -91,6 +91,10 @@ class Room:
         depth = self.depths.get(name, 1)
         return sum(max(depth - standing, 0) for standing in self.slots.values())
 
+    def takes(self, name: str) -> int:
+        """How many tasks of this name it does take, if nothing is special about any of them."""
+        return self.wants(name) - (self.own_free if name in self.async_names else 0)
+
     def offer(self, name: str, *, solo: bool, alone: bool = False, isolated: bool = False) -> tuple[Answer, int]:
         """Admit a task or not; with the slot it goes to. `solo`: a suspect; `alone`: not to be framed."""
         is_async = name in self.async_names

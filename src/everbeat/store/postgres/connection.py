@@ -259,7 +259,7 @@ class PostgresDatabase:
                     notify(talk, then)
         except psycopg.Error as error:
             if not answers or answers[-1].statusmessage is None:
-                raise self._in_doubt(connection, error) from error
+                raise self.in_doubt(connection, error) from error
         return answers[0]
 
     def at_once(
@@ -269,7 +269,7 @@ class PostgresDatabase:
         try:
             return known.run(connection, statement, values)
         except psycopg.Error as error:
-            raise self._in_doubt(connection, error) from error
+            raise self.in_doubt(connection, error) from error
 
     def _commit(self, tx: PostgresTransaction, connection: Connection) -> None:
         """Those who wait for what has ended are told with it, if they can be."""
@@ -279,11 +279,12 @@ class PostgresDatabase:
         try:
             tx.commit(told)
         except psycopg.OperationalError as error:
-            raise self._in_doubt(connection, error) from error
+            raise self.in_doubt(connection, error) from error
         if told:
             tx.done.clear()
 
-    def _in_doubt(self, connection: Connection, error: psycopg.Error) -> Exception:
+    def in_doubt(self, connection: Connection, error: psycopg.Error) -> Exception:
+        """What a statement that commits, or a COMMIT, has failed with."""
         if not (connection.closed and isinstance(error, psycopg.OperationalError)):
             return error
         return StoreUnavailable(

@@ -9,8 +9,8 @@ from everbeat.clock import Clock
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import NewTask
 from everbeat.store import schema as steps
-from everbeat.store.messages import Sent
-from everbeat.store.postgres import borrowed, migrate, sending
+from everbeat.store.messages import Flush, Flushed, Sent
+from everbeat.store.postgres import borrowed, migrate, sending, taking
 from everbeat.store.postgres.bells import NotifyBells
 from everbeat.store.postgres.checks import Checks
 from everbeat.store.postgres.connection import PostgresDatabase
@@ -84,6 +84,13 @@ class PostgresStore(PostgresSite, Sessions, Checks, SQLStore):
         """In the child of a fork, for an owner that opens another store: nothing of the parent's is touched."""
         self.database.after_fork_in_child()
         self.database.close()
+
+    def flush(self, flush: Flush) -> Flushed:
+        try:
+            taken = taking.at_once(self.database, flush)
+        except self.database.refused:  # by one of the rows: a flush finds out which
+            taken = None
+        return super().flush(flush) if taken is None else taken
 
     def enqueue_on(self, connection: Any, tasks: Sequence[NewTask]) -> Sent:
         return borrowed.enqueue_on(connection, tasks, database=self.database, bells=self.bells)
