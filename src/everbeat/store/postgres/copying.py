@@ -5,7 +5,8 @@ The rows are made here, in the binary format of COPY: what they have in common i
 """
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice, repeat
 from typing import Any
 
 from everbeat.store.postgres.hot import COLUMNS
@@ -28,12 +29,20 @@ def statement(table: str, shared: Mapping[str, Any], columns: Mapping[str, Seque
 def content(shared: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> Iterator[bytes]:
     """ValueError for what no database stores."""
     alike = _COUNT(len(shared) + len(columns)) + b"".join(_field(name, value) for name, value in shared.items())
-    fields = [[_field(name, value) for value in column] for name, column in columns.items()]
-    rows = [alike + b"".join(row) for row in zip(*fields, strict=True)]
+    pieces = [piece for name, column in columns.items() for piece in _pieces(name, column)]
+    rows = zip(repeat(alike, len(next(iter(columns.values())))), *pieces, strict=True)
     yield HEAD
-    for at in range(0, len(rows), AT_ONCE):
-        yield b"".join(rows[at : at + AT_ONCE])
+    while some := b"".join(chain.from_iterable(islice(rows, AT_ONCE))):
+        yield some
     yield END
+
+
+def _pieces(name: str, column: Sequence[Any]) -> list[Iterable[bytes]]:
+    """The fields of a column, in one piece each or in two. A call for each value would take longer than the server."""
+    if None in column or COLUMNS.get(name) == "bigint":
+        return [[_field(name, value) for value in column]]
+    raw: Sequence[bytes] = column if COLUMNS.get(name) == "bytea" else [value.encode() for value in column]
+    return [map(_LENGTH, map(len, raw)), raw]
 
 
 def _field(name: str, value: Any) -> bytes:
