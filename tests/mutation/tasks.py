@@ -26,7 +26,7 @@ from everbeat.run.heartbeat import Heartbeat
 from everbeat.run.keeper import Keeper
 from everbeat.run.mandate import Mandate
 from everbeat.store.messages import Ending
-from everbeat.store.postgres import lease
+from everbeat.store.postgres import lease, taking
 from everbeat.store.sqlite.transaction import SQLiteTransaction
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import (
@@ -62,6 +62,7 @@ IN_LOCKFILE = "tests/run/test_lockfile.py::"
 IN_SUSPECT = "tests/decide/test_suspect.py::"
 IN_LEASES = "tests/contract/test_leases.py::"
 IN_QUEUES = "tests/contract/test_queues.py::"
+IN_TAKING = "tests/store/test_pg_taking.py::"
 IN_RETAINING = "tests/contract/test_retaining.py::"
 IN_TELLING = "tests/contract/test_telling.py::"
 
@@ -480,6 +481,18 @@ def limits_not_kept() -> None:
     """The limit of a queue is not compared with what runs."""
     put(queueing.Places, "are_left", lambda self, queue: True)
     put(queueing.Places, "take", lambda self, queue: None)
+
+
+@mutation("25", test=IN_TAKING + "test_whatever_is_special_is_left_to_a_whole_flush[a_limit]")
+def taken_beside_a_limit() -> None:
+    """What is claimed in one round trip on PostgreSQL is not held against the limits of queues."""
+    reword(taking, "TAKE_ANY", "paused = 1 OR max_concurrency IS NOT NULL", "false")
+
+
+@mutation("2", test=IN_TAKING + "test_whatever_is_special_is_left_to_a_whole_flush[a_worker_that_is_dead]")
+def taken_by_the_dead() -> None:
+    """Who was declared dead may still claim in one round trip on PostgreSQL."""
+    reword(taking, "TAKE_ANY", "w.status = 'alive'", "true")
 
 
 @mutation("26", test=IN_SENDING + "test_claims_go_by_priority_then_by_age_over_all_names_and_queues")
