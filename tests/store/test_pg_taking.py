@@ -52,6 +52,28 @@ def test_a_worker_that_is_called_claims_in_one_round_trip(store: PostgresStore, 
     assert {status_of(store, one) for one in ("one", "two")} == {TaskStatus.RUNNING}
 
 
+def test_that_nothing_is_ready_takes_one_round_trip_to_know(store: PostgresStore, tmp_path: Path) -> None:
+    store.enqueue([a_task(delay_us=HOUR_US), a_task(queue="of others")])
+
+    found: list[Flushed] = []
+    flush = Flush(worker_id="w1", room=a_room(3, queues={"default"}), seen_beat=0)
+    taken = round_trips(store, tmp_path / "trace", lambda: found.append(store.flush(flush)))
+
+    assert (taken, found[0].alive, found[0].claims) == (1, True, [])
+    assert HOUR_US * 0.9 < (found[0].next_due_in_us or 0) <= HOUR_US
+
+
+@pytest.mark.parametrize("seen_beat", [0, 7])
+def test_who_is_dead_or_in_an_older_store_learns_it_although_nothing_is_ready(
+    store: PostgresStore, seen_beat: int
+) -> None:
+    a_worker_that_is_dead(store)
+
+    found = store.flush(Flush(worker_id="w1", room=a_room(3), seen_beat=seen_beat))
+
+    assert (found.alive, found.is_older) == (False, seen_beat > 0)
+
+
 def test_what_is_taken_so_is_what_a_flush_would_have_claimed(store: PostgresStore) -> None:
     store.enqueue([a_task(id="one", policy=a_policy(max_attempts=3, has_retry=True), max_attempts=3)])
     (one,) = (at_once(store) or Flushed(alive=False)).claims

@@ -2,7 +2,7 @@
 
 A flush asks, decides and changes, which takes two round trips. Where what is ready is of one kind and nothing is
 special about any of it, there is nothing to decide, and the claim itself is one guarded statement behind the lock on
-the row of the worker. Both commit themselves.
+the row of the worker. Both commit themselves. That nothing is ready is known by it, too.
 
 The same holds as in a flush: RUNNING is committed before anybody hears of the claim (P4), by a worker that is alive and
 in a store that knows no less than it did (PROTOCOL 2, 8), and in the order of claims. Not done here, but by a flush,
@@ -31,8 +31,9 @@ IS_PLAIN = """(t.fence IN (0, 1) AND t.attempt = 0 AND t.free_attempts = 0 AND t
 # everbeat_tasks_ready, then the primary key. A statement of its own, so that it sees what was set while the row of the
 # worker was waited for.
 TAKE = f"""
-WITH kind AS MATERIALIZED (
-    SELECT max(k.queue) AS queue, max(k.name) AS name FROM ({{kinds}}) AS k (queue, name)
+WITH kinds (queue, name) AS MATERIALIZED ({{kinds}}),
+kind AS MATERIALIZED (
+    SELECT max(k.queue) AS queue, max(k.name) AS name FROM kinds k
     HAVING count(*) = 1
        AND EXISTS (SELECT 1 FROM everbeat_workers w
                     WHERE w.id = %(worker_id)s AND w.status = 'alive' AND w.beat_seq >= %(seen_beat)s::bigint)
@@ -45,12 +46,14 @@ ready AS MATERIALIZED (
      ORDER BY t.priority, t.seq
      LIMIT (SELECT r.most FROM unnest(%(names)s::text[], %(most)s::bigint[]) AS r (name, most)
              WHERE r.name = (SELECT name FROM kind))
-       FOR UPDATE SKIP LOCKED)
-UPDATE everbeat_tasks
-   SET status = 'RUNNING', fence = fence + 1, worker_id = %(worker_id)s, counted = 0, attempt = attempt + 1,
-       started_at = (SELECT {NOW})
- WHERE seq = ANY (ARRAY(SELECT seq FROM ready WHERE (SELECT bool_and(is_plain) FROM ready)))
-RETURNING priority, seq, id, name, queue, fence - 1, attempt - 1, 0, 0, 0, 0, 0, policy, args"""
+       FOR UPDATE SKIP LOCKED),
+taken AS (
+    UPDATE everbeat_tasks
+       SET status = 'RUNNING', fence = fence + 1, worker_id = %(worker_id)s, counted = 0, attempt = attempt + 1,
+           started_at = (SELECT {NOW})
+     WHERE seq = ANY (ARRAY(SELECT seq FROM ready WHERE (SELECT bool_and(is_plain) FROM ready)))
+    RETURNING priority, seq, id, name, queue, fence - 1, attempt - 1, 0, 0, 0, 0, 0, policy, args)
+SELECT found.count, taken.* FROM (SELECT count(*) FROM kinds) AS found LEFT JOIN taken ON true"""
 TAKE_ANY = TAKE.format(kinds=KINDS.replace("%s", "%(names)s"))
 TAKE_OF = TAKE.format(kinds=KINDS_OF.replace("%s", "%(queues)s", 1).replace("%s", "%(names)s"))
 
@@ -78,14 +81,17 @@ def at_once(database: PostgresDatabase, flush: Flush) -> Flushed | None:
         except Error as error:
             raise database.in_doubt(connection, error) from error
         crash_point("flush.after_commit")
-    rows = sorted(took.fetchall())
-    if not rows:
-        return None
-    ((now, status, _, due_at),) = looked.fetchall()
-    assert status == WorkerStatus.ALIVE
-    slots = room.offer_alike(rows[0][3], len(rows))
-    claims = claiming.claims_of(rows, slots, flush.worker_id, counted=False)
-    return Flushed(alive=True, claims=list(claims), next_due_in_us=None if due_at is None else max(0, due_at - now))
+    found = took.fetchall()
+    ((now, status, beat_seq, due_at),) = looked.fetchall()
+    next_due_in_us = None if due_at is None else max(0, due_at - now)
+    rows = sorted(row[1:] for row in found if row[1] is not None)
+    if rows:
+        slots = room.offer_alike(rows[0][3], len(rows))
+        claims = claiming.claims_of(rows, slots, flush.worker_id, counted=False)
+        return Flushed(alive=True, claims=list(claims), next_due_in_us=next_due_in_us)
+    is_ours = status == WorkerStatus.ALIVE and beat_seq >= (flush.seen_beat or 0)
+    is_nothing_ready = found[0][0] == 0 and next_due_in_us != 0
+    return Flushed(alive=True, next_due_in_us=next_due_in_us) if is_ours and is_nothing_ready else None
 
 
 def _most(room: Room) -> dict[str, int]:
