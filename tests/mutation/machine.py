@@ -82,7 +82,7 @@ def a_process_probes_its_own_lock_file() -> None:
 )
 def the_log_is_opened_beside_sqlite() -> None:
     """A file of SQLite is opened and closed by us, in a process that may hold locks on it."""
-    rewrite("store/sqlite/blocker.py", 'os.stat(f"{database}-shm")', 'os.fstat(open(f"{database}-shm").fileno())')
+    rewrite("store/sqlite/blocker.py", "os.stat(file)", "os.fstat(open(file).fileno())")
 
 
 @mutation("15", test=IN_WORKERS + "test_silence_does_not_depend_on_the_wall_clock")
@@ -137,6 +137,7 @@ def a_frozen_stranger_is_ended() -> None:
 def a_blocker_is_not_named() -> None:
     """Who can not write is not told who is in the way."""
     put(connection, "find_blocker", lambda database: None)
+    put(connection, "find_holder", lambda turnstile: None)
 
 
 @mutation("17", test=IN_PLACE + "test_a_network_file_system_is_refused_with_the_reason")
