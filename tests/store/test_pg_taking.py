@@ -63,6 +63,13 @@ def test_that_nothing_is_ready_takes_one_round_trip_to_know(store: PostgresStore
     assert HOUR_US * 0.9 < (found[0].next_due_in_us or 0) <= HOUR_US
 
 
+def test_what_has_become_due_is_claimed_although_nothing_was_ready(store: PostgresStore) -> None:
+    store.enqueue([a_task(id="due", delay_us=HOUR_US)])
+    by_hand(store, "UPDATE everbeat_tasks SET due_at = 1 WHERE id = 'due'")
+
+    assert [one.id for one in claim(store)] == ["due"]
+
+
 @pytest.mark.parametrize("seen_beat", [0, 7])
 def test_who_is_dead_or_in_an_older_store_learns_it_although_nothing_is_ready(
     store: PostgresStore, seen_beat: int
