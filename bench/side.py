@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,12 +126,10 @@ def run_json(words: Sequence[str | Path], surroundings: dict[str, str]) -> dict[
     return found
 
 
-def measure_floor(
-    store: str, scale: float, servers: Servers, *, keys: Sequence[str], batches: Mapping[str, float]
-) -> list[Figure]:
-    """Of these measures; of drains only those whose batches are known. Raises NotInstalled or Unmeasured."""
+def measure_floor(store: str, scale: float, servers: Servers, *, key: str, batch: float | None) -> list[Figure]:
+    """Of this measure; of a drain only if its batch is known. Raises NotInstalled or Unmeasured."""
     url = "" if store == "sqlite" else servers.url(store)
-    asked = {"url": url, "scale": scale, "keys": [*keys], "batches": {**batches}}
+    asked = {"url": url, "scale": scale, "keys": [key], "batches": {} if batch is None else {key: batch}}
     watch = Watch(servers.pids)
     found = run_json([sys.executable, "-m", "bench.limit", json.dumps(asked)], {})
     busy = watch.foreign_cores()
@@ -139,13 +137,11 @@ def measure_floor(
                    batch=taken["batch"] and round(taken["batch"], 2)) for key, taken in found.items()]  # fmt: skip
 
 
-def measure_pgbench(scale: float, servers: Servers) -> Iterable[Figure]:
-    """Raises NotInstalled."""
+def measure_pgbench(scale: float, servers: Servers, *, key: str) -> Figure:
+    """With as many clients as this measure of Everbeat has threads. Raises NotInstalled."""
     watch = Watch(servers.pids)
-    found = pgbench.samples(servers, scale)
-    busy = watch.foreign_cores()
-    return [figure(key, samples, subject=PGBENCH, store="postgresql", foreign_cores=busy)
-            for key, samples in found.items()]  # fmt: skip
+    samples = pgbench.samples(servers, scale, key)
+    return figure(key, samples, subject=PGBENCH, store="postgresql", foreign_cores=watch.foreign_cores())
 
 
 def figure(key: str, samples: list[float], **who: object) -> Figure:

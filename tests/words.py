@@ -72,7 +72,7 @@ def an_error(code: str = "UNHANDLED_EXCEPTION", *lineage: str) -> TaskError:
 def a_task(**facts: Any) -> NewTask:
     plain: dict[str, Any] = {"id": f"task-{next(numbers)}", "name": "add", "args": b"[1,2]"}
     given = plain | facts
-    return NewTask(given.pop("id"), given.pop("args"), TaskKind(**given))
+    return NewTask(given.pop("id"), given.pop("args"), unique_key=given.pop("unique_key", None), kind=TaskKind(**given))
 
 
 def enqueue(store: Store, **facts: Any) -> str:

@@ -5,13 +5,12 @@ Ids sort by time, as Everbeat's do, where the server can make such: 18 and later
 
 from contextlib import closing
 
-from bench.aims import CLIENTS
 from bench.limit.writes import ARGS, NAME
 from bench.servers import Servers
 from everbeat.config import AppConfig, broker_from_url
 from everbeat.store.open import open_store
 
-SAMPLES = 3
+SAMPLES = 2
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 INSERT = f"""
 INSERT INTO everbeat_tasks (id, args, name, queue, priority, max_attempts, created_at, run_at)
@@ -20,16 +19,14 @@ VALUES ({{id}}::text, '{ARGS}'::bytea, '{NAME}', 'default', 100, 1, {NOW}, {NOW}
 ORDERED_SINCE = 18
 
 
-def samples(servers: Servers, scale: float) -> dict[str, list[float]]:
-    """By the key of the measure of Everbeat with as many threads."""
+def samples(servers: Servers, scale: float, key: str) -> list[float]:
+    """With as many clients as the measure of Everbeat with this key has threads."""
     url = servers.url("postgresql")
     insert = INSERT.replace("{id}", _id(servers.version("postgresql")))
+    clients = int(key.rpartition(".")[2]) if key[-1].isdigit() else 1
     with closing(open_store(AppConfig(broker=broker_from_url(url)))):
-        clients = {key: int(key.rpartition(".")[2]) if key[-1].isdigit() else 1 for key in CLIENTS}
-        return {
-            key: [servers.pgbench(url, insert, clients=count, seconds=max(1, round(4 * scale))) for _ in range(SAMPLES)]
-            for key, count in clients.items()
-        }
+        seconds = max(1, round(4 * scale))
+        return [servers.pgbench(url, insert, clients=clients, seconds=seconds) for _ in range(SAMPLES)]
 
 
 def _id(version: str) -> str:

@@ -34,7 +34,6 @@ class TaskHandle(Generic[R]):
         app: "Everbeat",
         task_id: str,
         decode: Callable[[bytes | None], Any] | None,
-        *,
         created: bool,
         is_open: Callable[[], bool] | None = None,
     ) -> None:

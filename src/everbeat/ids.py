@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ _LOW = (1 << _LOW_BITS) - 1
 _STEP_BYTES = 4
 _FRACTION_BYTES = (_RANDOM_BITS + 7) // 8
 _POOL_BYTES = 4096
+_PLACES = (*range(19, 23), *range(24, 36))
+"""Of the digits of the lower half, in the text."""
+_ONE_MORE = (1).__add__
 
 
 class Ids:
@@ -69,9 +72,11 @@ class Ids:
             fraction = int.from_bytes(self._draw(_FRACTION_BYTES)) & _FRACTION
             steps = array("I", self._draw(count * _STEP_BYTES))
             first = max(self._now_ms() << _RANDOM_BITS | fraction, self._last + 1 + steps[0])
-            numbers = list(accumulate(steps[1:], _step, initial=first))
-            self._last = numbers[-1]
-        return list(_uuids7(numbers))
+            if (first & _LOW) + (count << 8 * _STEP_BYTES) > _LOW:  # the last of them might not fit below this half
+                first = (first >> _LOW_BITS) + 1 << _LOW_BITS
+            lower = array("Q", accumulate(map(_ONE_MORE, steps[1:]), initial=first & _LOW | 2 << _LOW_BITS))
+            self._last = first - lower[0] + lower[-1]
+        return _uuids7(first >> _LOW_BITS, lower)
 
     def _draw(self, size: int) -> bytes:
         """Each random byte once."""
@@ -81,20 +86,18 @@ class Ids:
         return self._pool[self._used - size : self._used]
 
 
-def _step(number: int, step: int) -> int:
-    return number + 1 + step
-
-
-def _uuids7(numbers: Iterable[int]) -> Iterator[str]:
-    """Each 122 bits, with version and variant in their places, as text. The upper half is the same for most."""
-    upper, start = -1, ""
-    for number in numbers:
-        if number >> _LOW_BITS != upper:
-            upper = number >> _LOW_BITS
-            moment, middle = f"{upper >> 12:012x}", f"7{upper & 0xFFF:03x}"
-            start = f"{moment[:8]}-{moment[8:]}-{middle}-"
-        text = f"{number & _LOW | 2 << _LOW_BITS:016x}"
-        yield f"{start}{text[:4]}-{text[4:]}"
+def _uuids7(upper: int, lower: "array[int]") -> list[str]:
+    """As text, with the version in its place, and the variant, which the lower halves have already. All have one upper
+    half; what differs is put into their lines digit by digit, for all lines at once."""
+    moment, middle = f"{upper >> 12:012x}", f"7{upper & 0xFFF:03x}"
+    line = f"{moment[:8]}-{moment[8:]}-{middle}-8000-000000000000\n".encode()
+    text = bytearray(line * len(lower))
+    if sys.byteorder == "little":
+        lower.byteswap()
+    shown = lower.tobytes().hex().encode()
+    for digit, place in enumerate(_PLACES):
+        text[place :: len(line)] = shown[digit::16]
+    return text.decode().splitlines()
 
 
 new_id = Ids()

@@ -79,7 +79,7 @@ class ThrowawayStore(SQLiteStore):
         super().__init__(directory / "testing.db", durability="normal", clock=self.clock)
         self.worker = InProcessWorker(app, self)
 
-    def enqueue(self, tasks: Sequence[NewTask]) -> list[Enqueued]:
+    def enqueue(self, tasks: Sequence[NewTask]) -> Sequence[Enqueued]:
         if not self._eager:
             return super().enqueue(tasks)
         stored = super().enqueue([task._replace(kind=task.kind._replace(delay_us=None, run_at=None)) for task in tasks])

@@ -5,7 +5,8 @@ valid after parameters were reordered or got a default. `*args` and `**kwargs` a
 
 Types come from the function's annotations only, never from the data: decoding can not be made to build anything else.
 What leaves here is proven to come back: every payload is decoded again and compared before it is stored, so wrong types
-fail where the call was written and not in a worker at night. That costs about a microsecond for a small call.
+fail where the call was written and not in a worker at night. That costs about a microsecond for a small call, and a
+third of it for one of many, which are encoded, decoded and compared a thousand at a time.
 
 Things that do not work: `msgspec.convert` as the check (a dataclass instance passes with wrong fields); trusting the
 encoder (NaN becomes null, a str for `bytes` is taken as base64, a subclass loses its own fields);
@@ -83,6 +84,23 @@ class Payload:
         if differs(arrives, call):
             self._compare(call, arrives)
         return raw
+
+    def encode_together(self, calls: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]]) -> list[bytes] | None:
+        """Many calls, as `encode_args` does each of them, in half of the time. None: not so, one by one; if one of them
+        is wrong, that says what about it."""
+        try:
+            if not self._is_plain or self._with_sets:
+                return None
+            shape = self._shape
+            sent = [shape(*args, **kwargs) for args, kwargs in calls]
+            lines = ENCODER.encode_lines(sent)
+            arrive = self._args_decoder.decode_lines(lines)
+        except (*UNENCODABLE, PayloadError):
+            return None
+        raws = lines.splitlines()
+        if len(raws) != len(sent) or differs(arrive, sent) or max(map(len, raws), default=0) > self._heavy_bytes:
+            return None
+        return raws
 
     def decode_args(self, raw: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call that `encode_args` stored, by the annotations of today."""
@@ -221,6 +239,10 @@ class Payload:
 
     def _spread(self, call: msgspec.Struct) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments as the function takes them: positions as far as there is no gap, names from there on."""
+        if self._is_plain:
+            given = msgspec.structs.astuple(call)
+            if not any(value is UNSET for value in given):
+                return given, {}
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         by_position = True

@@ -9,6 +9,7 @@ Every argument is encoded and checked before anything is stored, so one bad call
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from everbeat.aside import in_thread
@@ -16,7 +17,7 @@ from everbeat.config.checks import Seconds, whole
 from everbeat.errors import PayloadError, StoreUnavailable, TaskConflict
 from everbeat.handle import TaskHandle
 from everbeat.ids import name_problem
-from everbeat.model.task import Enqueued, NewTask, TaskKind, TaskPolicy
+from everbeat.model.task import Alike, AllCreated, Enqueued, NewTask, TaskKind, TaskPolicy
 from everbeat.options import PLAIN, OwnConnection, SendOptions, raise_if
 from everbeat.payload import Payload
 from everbeat.secrecy import secrets_in
@@ -28,6 +29,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 LARGEST_BATCH = 1_000_000
+ENCODED_AT_ONCE = 1000
+NO_NAMES: Mapping[str, Any] = {}
+OF_KIND = attrgetter("queue", "priority", "delay", "run_at", "exclusive_key", "good_until")
+"""What the kind of a task is made of, in the options of a sending."""
 
 
 class Call(Generic[P]):
@@ -41,18 +46,21 @@ class Call(Generic[P]):
         self.options: SendOptions | None = None
 
 
+Calls = Sequence[tuple[Any, ...] | Call[Any]]
+
+
 class Sendable(Generic[P, R]):
     """The four ways to send a call: one or many, blocking or awaited."""
 
     __slots__ = ()
 
-    def _send(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
+    def _send(self, calls: Calls, batch_size: int | None = None) -> list[TaskHandle[R]]:
         raise NotImplementedError
 
     def _send_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskHandle[R]:
         raise NotImplementedError
 
-    async def _asend(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
+    async def _asend(self, calls: Calls, batch_size: int | None = None) -> list[TaskHandle[R]]:
         return await in_thread(self._send, calls, batch_size)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
@@ -70,12 +78,12 @@ class Sendable(Generic[P, R]):
         One transaction, all or none; with `batch_size`, one transaction per batch. A call that has options of its own,
         `task.options(unique_key="invoice 17").args(...)`, is sent with these and no others.
         """
-        return self._send(_as_calls(calls), batch_size)
+        return self._send(_checked(calls), batch_size)
 
     async def aenqueue_many(
         self, calls: Iterable[tuple[Any, ...] | Call[P]], batch_size: int | None = None
     ) -> list[TaskHandle[R]]:
-        return await self._asend(_as_calls(calls), batch_size)
+        return await self._asend(_checked(calls), batch_size)
 
     def args(self, *args: P.args, **kwargs: P.kwargs) -> Call[P]:
         """Arguments for `enqueue_many`, typed like the function."""
@@ -107,13 +115,13 @@ class Sender(Sendable[P, R]):
         call.options = self._options
         return call
 
-    def _send(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
+    def _send(self, calls: Calls, batch_size: int | None = None) -> list[TaskHandle[R]]:
         return self._task.send(calls, self._options, batch_size)
 
     def _send_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskHandle[R]:
         return self._task.send_one(args, kwargs, self._options)
 
-    async def _asend(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
+    async def _asend(self, calls: Calls, batch_size: int | None = None) -> list[TaskHandle[R]]:
         if self._options.connection is not None:  # which belongs to this thread
             return self._send(calls, batch_size)
         return await in_thread(self._send, calls, batch_size)
@@ -213,7 +221,7 @@ class Task(Sendable[P, R]):
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
-    def _send(self, calls: Sequence[Call[Any]], batch_size: int | None = None) -> list[TaskHandle[R]]:
+    def _send(self, calls: Calls, batch_size: int | None = None) -> list[TaskHandle[R]]:
         return self.send(calls, PLAIN, batch_size)
 
     def _send_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskHandle[R]:
@@ -222,7 +230,8 @@ class Task(Sendable[P, R]):
     def send_one(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: SendOptions) -> TaskHandle[R]:
         """One call by itself: the same as `send`, with nothing around it."""
         kind = self._plain if options is PLAIN else self._kind(options)
-        task = NewTask(options.id or self._app.make_ids(1)[0], self.payload.encode_args(args, kwargs), kind)
+        encoded = self.payload.encode_args(args, kwargs)
+        task = NewTask(options.id or self._app.make_ids(1)[0], encoded, kind, options.unique_key)
         if options.connection is not None:
             return self._handles_of(*self._app.store.enqueue_on(options.connection, [task]))[0]
         try:
@@ -231,16 +240,11 @@ class Task(Sendable[P, R]):
             raise outage.while_sending([task.id], []) from outage
         return self._handles_of(stored)[0]
 
-    def send(self, calls: Sequence[Call[Any]], options: SendOptions, batch_size: int | None) -> list[TaskHandle[R]]:
+    def send(self, calls: Calls, options: SendOptions, batch_size: int | None) -> list[TaskHandle[R]]:
         raise_if(whole("batch_size", batch_size, 1, LARGEST_BATCH, optional=True))
         if options.id is not None and len(calls) > 1:
             raise ValueError(f"id {options.id!r} can not be given to {len(calls)} tasks; give each its own")
-        ids = [options.id] if options.id is not None else self._app.make_ids(len(calls))
-        kind = self._plain if options is PLAIN else self._kind(options)
-        tasks = [NewTask(task_id, args, kind) for task_id, args in zip(ids, self._encoded(calls), strict=True)]
-        for index, call in enumerate(calls):
-            if call.options is not None:
-                tasks[index] = NewTask(call.options.id or ids[index], tasks[index].args, self._kind(call.options))
+        tasks = self._new_tasks(calls, options)
         if options.connection is not None:
             return self._handles_of(*self._app.store.enqueue_on(options.connection, tasks))
         size = batch_size or len(tasks) or 1
@@ -254,6 +258,25 @@ class Task(Sendable[P, R]):
             handles += self._handles_of(stored)
         return handles
 
+    def _new_tasks(self, calls: Calls, options: SendOptions) -> Sequence[NewTask]:
+        args = self._encoded(calls)
+        ids: Sequence[str] = self._app.make_ids(len(calls))
+        given = [options if isinstance(call, tuple) else call.options or options for call in calls]
+        if all(one is options for one in given):
+            kind = self._plain if options is PLAIN else self._kind(options)
+            same = None if options.unique_key is None else [options.unique_key] * len(calls)
+            return Alike(kind, ids if options.id is None else [options.id] * len(calls), args, same)
+        known: dict[Any, TaskKind] = {}
+        kinds = [
+            known.get(said) or known.setdefault(said, self._kind(one))
+            for one, said in zip(given, map(OF_KIND, given), strict=True)
+        ]
+        ids = [one.id or task_id for one, task_id in zip(given, ids, strict=True)]
+        keys = [one.unique_key for one in given]
+        if len(known) == 1:
+            return Alike(kinds[0], ids, args, keys)
+        return list(map(NewTask, ids, args, kinds, keys))
+
     def _kind(self, options: SendOptions) -> TaskKind:
         return TaskKind(
             name=self.name,
@@ -261,28 +284,39 @@ class Task(Sendable[P, R]):
             priority=options.priority or self.priority,
             max_attempts=self.policy.max_attempts,
             policy=self._stored_policy,
-            unique_key=options.unique_key,
             delay_us=options.delay_us,
             run_at=options.run_at_us,
             exclusive_key=options.exclusive_key,
             good_until=options.good_until_us,
         )
 
-    def _encoded(self, calls: Sequence[Call[Any]]) -> Iterator[bytes]:
-        for index, call in enumerate(calls):
+    def _encoded(self, calls: Calls) -> list[bytes]:
+        found: list[bytes] = []
+        for at in range(0, len(calls), ENCODED_AT_ONCE):
+            some = calls[at : at + ENCODED_AT_ONCE]
+            parts = [(one, NO_NAMES) if isinstance(one, tuple) else (one.args, one.kwargs) for one in some]
+            found += self.payload.encode_together(parts) or self._one_by_one(parts, at, is_alone=len(calls) == 1)
+        return found
+
+    def _one_by_one(
+        self, calls: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]], first: int, *, is_alone: bool
+    ) -> Iterator[bytes]:
+        for index, (args, kwargs) in enumerate(calls, first):
             try:
-                yield self.payload.encode_args(call.args, call.kwargs)
+                yield self.payload.encode_args(args, kwargs)
             except PayloadError as error:
-                raise error if len(calls) == 1 else PayloadError(f"call {index}: {error}") from error
+                raise error if is_alone else PayloadError(f"call {index}: {error}") from error
             except TypeError as error:
-                raise error if len(calls) == 1 else TypeError(f"call {index}: {error}") from error
+                raise error if is_alone else TypeError(f"call {index}: {error}") from error
 
     def _handles_of(self, stored: Sequence[Enqueued], is_open: Callable[[], bool] | None = None) -> list[TaskHandle[R]]:
+        app, decode = self._app, self.payload.decode_result
+        if type(stored) is AllCreated:
+            return [TaskHandle(app, task_id, decode, True, is_open) for task_id in stored.ids]
         for task_id, _, conflict in stored:
             if conflict:
                 raise TaskConflict(task_id)
-        app, decode = self._app, self.payload.decode_result
-        return [TaskHandle(app, task_id, decode, created=created, is_open=is_open) for task_id, created, _ in stored]
+        return [TaskHandle(app, task_id, decode, created, is_open) for task_id, created, _ in stored]
 
 
 class SyncTask(Task[P, R]):
@@ -299,14 +333,10 @@ class AsyncTask(Task[P, R]):
         return coroutine
 
 
-def _as_calls(calls: Iterable[Any]) -> list[Call[Any]]:
-    return [_as_call(call, index) for index, call in enumerate(calls)]
-
-
-def _as_call(call: Any, index: int) -> Call[Any]:
-    if isinstance(call, Call):
-        return call
-    if isinstance(call, tuple):
-        return Call(*call)
-    kind = type(call).__name__
-    raise TypeError(f"call {index} must be a tuple of arguments such as (1, 2), or task.args(...), not {kind}")
+def _checked(calls: Iterable[Any]) -> Calls:
+    given = list(calls)
+    for index, call in enumerate(given):
+        if not isinstance(call, (tuple, Call)):
+            kind = type(call).__name__
+            raise TypeError(f"call {index} must be a tuple of arguments such as (1, 2), or task.args(...), not {kind}")
+    return given

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from everbeat.bench.figures import Figure, Missing, NoRun, Run, number, quantile, read_run, spread
+from everbeat.bench.figures import Figure, Missing, NoRun, Run, joined, number, quantile, read_run, spread
 
 
 def figure(*samples: float, **given: Any) -> Figure:
@@ -54,6 +54,17 @@ def test_a_target_is_read_from_its_words(target: str, samples: list[float], reac
     better = "higher" if "least" in target else "lower"
 
     assert figure(*samples, target=target, better=better).reached is reached
+
+
+def test_figures_that_were_taken_in_turns_are_one() -> None:
+    own = [figure(1.0, 3.0, batch=2.0, took_seconds=1.5), figure(5.0, batch=4.0, took_seconds=1.0)]
+    floor = figure(9.0, subject="limit")
+
+    mine, its_floor = joined([own[0], floor, own[1]])
+
+    assert (mine.samples, mine.batch, mine.took_seconds) == ([1.0, 3.0, 5.0], 3.0, 2.5)
+    assert mine.foreign_cores is None
+    assert its_floor is floor
 
 
 def test_a_run_is_read_as_it_was_written() -> None:

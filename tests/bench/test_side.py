@@ -5,12 +5,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from bench import __main__ as main
 from bench.environments import PEERS as REQUIREMENTS
 from bench.environments import NotInstalled
 from bench.peers.catalogue import PEERS
 from bench.peers.kit import next_look, until_drained
 from bench.servers import Servers
 from bench.side import TITLES, Unmeasured, jobs, measure_floor, measure_peer, run_json
+from rich.progress import Progress
+
+from everbeat.bench.scale import Scale
 
 HUEY = next(peer for peer in PEERS if peer.name == "huey")
 
@@ -96,12 +100,24 @@ def test_a_drain_is_over_when_everything_is_finished() -> None:
     assert list(counts) == []
 
 
-def test_the_floor_has_a_figure_for_what_was_measured_and_a_drain_only_with_its_batch() -> None:
-    keys = ["enqueue.single", "drain.async", "drain.sync.single", "latency.pickup"]
+def test_a_drain_has_a_floor_only_if_its_batch_is_known() -> None:
+    (drain,) = measure_floor("sqlite", 0.01, Servers(), key="drain.async", batch=40.0)
 
-    figures = measure_floor("sqlite", 0.01, Servers(), keys=keys, batches={"drain.async": 40.0})
+    assert (drain.key, drain.subject, drain.batch) == ("drain.async", "limit", 40.0)
+    assert min(drain.samples) > 0
+    assert drain.key in TITLES
+    assert measure_floor("sqlite", 0.01, Servers(), key="drain.sync.single", batch=None) == []
 
-    assert [(figure.key, figure.subject, figure.batch) for figure in figures] == [
-        ("enqueue.single", "limit", None), ("drain.async", "limit", 40.0),
-    ]  # fmt: skip
-    assert all(min(figure.samples) > 0 and figure.key in TITLES for figure in figures)
+
+def test_everbeat_and_its_floor_are_measured_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[str] = []
+    take, floor = main.take, main.side.measure_floor
+    monkeypatch.setattr(main, "take", lambda *a, **b: measured.append("everbeat") or take(*a, **b))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(main.side, "measure_floor", lambda *a, **b: measured.append("limit") or floor(*a, **b))  # type: ignore[func-returns-value]
+    bench = main.Bench(Servers(), Scale.SMALL, ["enqueue.single"], Progress(disable=True))
+
+    bench.measure(["everbeat", "limit"], ["sqlite"])
+
+    assert measured == ["everbeat", "limit"] * main.ROUNDS
+    assert [(one.subject, len(one.samples)) for one in bench.figures] == [("everbeat", 10), ("limit", 10)]
+    assert bench.missing == []

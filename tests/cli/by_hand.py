@@ -40,7 +40,8 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def send(store: Store, name: str = "shop.add", **given: Any) -> str:
-    task = NewTask(given.pop("id", new_id()), given.pop("args", b"{}"), TaskKind(name, **given))
+    own = (given.pop("id", new_id()), given.pop("args", b"{}"), given.pop("unique_key", None))
+    task = NewTask(*own[:2], TaskKind(name, **given), own[2])
     store.enqueue([task])
     return task.id
 

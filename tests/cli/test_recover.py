@@ -131,16 +131,38 @@ def test_a_damaged_table_is_left_as_it_is_with_what_to_do(
     assert (tmp_path / "jobs.db").read_bytes() == before
 
 
-def test_a_warning_is_not_an_error(process: Command, store: Store, tmp_path: Path, url: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("status = 'CONFUSED'", "is in no known state (CONFUSED)"),
+        ("status = 'COMPLETED'", "is COMPLETED, but it has no end"),
+        ("status = 'RUNNING', started_at = 1, worker_id = 'nobody'", "but there is no such worker"),
+    ],
+)
+def test_a_row_that_can_not_be_is_an_error_and_no_damage(
+    process: Command, store: Store, tmp_path: Path, url: str, change: str, said: str
+) -> None:
     send(store)
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as by_hand, by_hand:
         by_hand.execute("PRAGMA ignore_check_constraints=ON")
-        by_hand.execute("UPDATE everbeat_tasks SET status = 'CONFUSED'")
+        by_hand.execute(f"UPDATE everbeat_tasks SET {change}")
 
-    ended = process("db", "check", "--json", "--db", url)
+    told, shown = process("db", "check", "--json", "--db", url), process("db", "check", "--db", url)
 
-    assert (ended.code, ended.json["passed"], ended.json["errors"]) == (0, True, [])
-    assert ended.json["warnings"]
+    assert (told.code, told.json["passed"], len(told.json["errors"])) == (1, False, 1)
+    assert said in told.json["errors"][0]
+    assert (shown.code, "error: " in shown.out, "Stop its workers" in shown.out) == (1, True, False)
+    assert "Everbeat writes no such rows" in shown.out
+
+
+def test_a_warning_is_not_an_error(process: Command, store: Store, url: str) -> None:
+    send(store, delay_us=50 * 366 * 86_400 * 1_000_000)
+
+    told, shown = process("db", "check", "--json", "--db", url), process("db", "check", "--db", url)
+
+    assert (told.code, told.json["passed"], told.json["errors"]) == (0, True, [])
+    assert "far future" in told.json["warnings"][0]
+    assert (shown.code, "warning: " in shown.out) == (0, True)
 
 
 def test_the_log_is_moved_into_the_database(process: Command, store: Store, tmp_path: Path, url: str) -> None:

@@ -154,13 +154,13 @@ def test_a_check_of_the_store_names_what_is_torn_until_it_is_mended(everbeat: Co
 
     checked = everbeat("db", "check", "--json", "--db", url)
 
-    told = [said for said in checked.json["warnings"] if "torn" in said]
-    assert (checked.code, len(told), all_rows(store)) == (0, 12, before)
+    told = [said for said in checked.json["errors"] if "torn" in said]
+    assert (checked.code, len(told), all_rows(store)) == (1, 12, before)
     assert told[0] == "workflow flow-00 is torn: node 0 was not told that its task is COMPLETED; recovery mends it"
     assert told[-2] == "workflow poison is torn and can not be mended: a condition is not understood: no json"
     assert told[-1] == "2 more workflows are torn; queue recover --dry-run lists them"
     everbeat("queue", "recover", "--db", url)
-    assert [said.split()[1] for said in everbeat("db", "check", "--json", "--db", url).json["warnings"]] == ["poison"]
+    assert [said.split()[1] for said in everbeat("db", "check", "--json", "--db", url).json["errors"]] == ["poison"]
 
 
 def test_the_report_of_a_recovery_keeps_what_was_torn(everbeat: Command, store: Store, url: str) -> None:

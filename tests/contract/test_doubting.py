@@ -25,7 +25,7 @@ def test_a_store_that_only_we_have_written_is_without_contradictions(store: Stor
     running = claim_one(store, worker="w")
     store.beat("w", [Held(task_id=running.id, fence=running.fence, role="runner", pid=1)])
 
-    assert store.inconsistencies(scan=True) == []
+    assert (store.contradictions(), store.oddities(scan=True)) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_a_task_that_contradicts_itself_is_named(store: Store, change: str, said
     enqueue(store, id="odd")
     write(store, f"UPDATE everbeat_tasks SET {change} WHERE id = 'odd'")
 
-    assert store.inconsistencies(scan=True) == [said]
+    assert (store.contradictions(), store.oddities(scan=True)) == ([said], [])
 
 
 def test_an_owner_without_a_row_is_named(store: Store) -> None:
     enqueue(store, id="odd")
     write(store, "UPDATE everbeat_tasks SET status = 'CLAIMED', worker_id = 'nobody' WHERE id = 'odd'")
 
-    (said,) = store.inconsistencies(scan=True)
+    (said,) = store.contradictions()
 
     assert said == "worker nobody owns tasks (1), but there is no such worker; recovery decides about them"
 
@@ -59,8 +59,9 @@ def test_heartbeats_of_no_task_are_counted(store: Store) -> None:
     register(store, "w")
     store.beat("w", [Held(task_id=task, fence=1, role="runner", pid=1) for task in ("a", "b")])
 
-    (said,) = store.inconsistencies(scan=True)
+    (said,) = store.oddities(scan=True)
 
+    assert store.contradictions() == []
     assert said == "there are heartbeats (2) of tasks that are not there; retention removes them"
 
 
@@ -70,11 +71,11 @@ def test_a_workflow_that_has_ended_over_nodes_that_have_not_is_named(store: Stor
     take(store, worker="w")
     store.change_workflow(WorkflowChange.CANCEL, "stopping", actor="me")
     begin(store, graph("odd", a="", b="a"))
-    assert store.inconsistencies(scan=True) == []
+    assert store.contradictions() == []
 
     write(store, "UPDATE everbeat_workflows SET status = 'COMPLETED', finished_at = 5, nodes_left = 0 WHERE id = 'odd'")
 
-    assert store.inconsistencies(scan=True) == [
+    assert store.contradictions() == [
         "workflow odd is COMPLETED and says that no node is left, but nodes of it (2) have not ended; recovery does "
         "not look at it before its nodes_left says so"
     ]

@@ -10,7 +10,8 @@ from everbeat.model.flow import NodeStatus, OnError
 from everbeat.store.interface import Store
 from everbeat.store.messages import Ending, Flush
 from everbeat.store.sql.working import Working
-from everbeat.store.verbs import owning
+from everbeat.store.transaction import RowRefused, Transaction
+from everbeat.store.verbs import flow_ready, owning
 
 TAKES = {"args": b"[null]", "references": ((1, 0),)}
 
@@ -81,3 +82,30 @@ def test_a_join_is_counted_down_once_for_all_inputs_that_end_together(
 
     assert (before["all"], states(store)["all"]) == (NodeStatus.PENDING, NodeStatus.ENQUEUED)
     assert before["other"] == (NodeStatus.SKIPPED if is_one_failed else NodeStatus.ENQUEUED)
+
+
+@pytest.mark.parametrize("size", [1, flow_ready.SHORT, flow_ready.SHORT + 1])
+def test_a_join_is_given_all_results_whether_they_are_short_or_long(store: Store, size: int) -> None:
+    takes = {"args": b"[null, null]", "references": ((1, 0), (7, 1))}
+    register(store, "w1")
+    begin(store, graph(a="", b="", c="a b", nodes={"c": takes}))
+    first, last = take(store, places=2).values()
+    settle(store, first, completed(b"1" * size))
+
+    flush = Flush(worker_id="w1", endings=[Ending(claim=last, verdict=completed(b"2"))], room=a_room())
+    (join,) = store.flush(flush).claims
+
+    assert join.args == b"[" + b"1" * size + b", 2]"
+
+
+def _read_and_fail(tx: Transaction) -> None:
+    tx.results["flow"] = {(0, 0): b"3"}
+    raise ValueError("it makes no sense")
+
+
+def test_results_that_were_read_in_a_part_that_is_undone_are_forgotten(store: Store) -> None:
+    assert isinstance(store, Working)
+    with store.database.write() as tx:
+        with pytest.raises(RowRefused), tx.part():
+            _read_and_fail(tx)
+        assert tx.results == {}

@@ -25,7 +25,7 @@ from tests.words import (
 from everbeat.errors import TaskNotFound
 from everbeat.model.order import Order
 from everbeat.model.state import TaskStatus
-from everbeat.model.task import Enqueued, NewTask
+from everbeat.model.task import Alike, Enqueued, NewTask
 from everbeat.store.interface import Store
 from everbeat.store.messages import Flush, TaskFilter
 from everbeat.store.transaction import RowRefused
@@ -58,6 +58,36 @@ def test_many_at_once_are_stored_as_they_are_in_their_order(store: Store) -> Non
     assert {(one.queue, one.policy) for one in claims} == {("Büro", '{"timeout":1.5}')}
     assert facts_of(store, "täsk-9", "priority", "max_attempts", "status") == (7, 3, TaskStatus.RUNNING)
     assert enqueue(store, unique_key="k9") == "täsk-9"
+
+
+def in_columns(tasks: list[NewTask]) -> Alike:
+    return Alike(
+        tasks[0].kind, [one.id for one in tasks], [one.args for one in tasks], [one.unique_key for one in tasks]
+    )
+
+
+def test_many_in_columns_are_the_same_as_many_one_by_one(store: Store) -> None:
+    tasks = [a_task(id=f"t{n}", args=b"%d" % n, unique_key=f"k{n}" if n % 3 else None) for n in range(MANY)]
+    sent = in_columns(tasks)
+
+    stored = store.enqueue(sent)
+
+    assert list(sent) == tasks
+    assert list(sent[5:7]) == tasks[5:7]
+    assert list(stored) == [Enqueued(id=task.id, created=True) for task in tasks]
+    assert list(stored[1:3]) == list(stored)[1:3]
+    assert store.enqueue(sent) == store.enqueue(tasks) == [Enqueued(id=task.id, created=False) for task in tasks]
+    assert enqueue(store, unique_key="k1") == "t1"
+    register(store, "w1")
+    assert [(one.id, one.args) for one in claim(store, places=MANY)] == [(task.id, task.args) for task in tasks]
+
+
+def test_of_many_in_columns_one_whose_key_is_held_finds_the_holder(store: Store) -> None:
+    enqueue(store, id="holder", unique_key="k9")
+
+    stored = store.enqueue(in_columns([a_task(id=f"t{n}", unique_key=f"k{n}") for n in range(MANY)]))
+
+    assert [(one.id, one.created) for one in stored][8:11] == [("t8", True), ("holder", False), ("t10", True)]
 
 
 @pytest.mark.parametrize("same", ["its id", "its key"])

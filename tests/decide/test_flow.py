@@ -157,7 +157,8 @@ def test_values_are_put_into_their_places_and_nowhere_else() -> None:
         splice.put_in(args, [(6, (3, 0)), (11, (7, 1))], {(3, 0): b'"null"', (7, 1): b"{}"})
         == b'{"a":["null",{}],"b":"null"}'
     )
-    for wrong in ([(5, (3, 0))], [(11, (3, 0)), (6, (3, 0))], [(6, (3, 1))]):
+    assert splice.put_in(args, [(11, (3, 0))], {(3, 0): b"[1]"}) == b'{"a":[null,[1]],"b":"null"}'
+    for wrong in ([(5, (3, 0))], [(11, (3, 0)), (6, (3, 0))], [(6, (3, 1))], [(6 - len(args), (3, 0))], [(99, (3, 0))]):
         with pytest.raises(ValueError):
             splice.put_in(args, wrong, {(3, 0): b"1"})
 

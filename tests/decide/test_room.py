@@ -1,10 +1,11 @@
 """Which ready tasks a worker takes, and into which slot."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from everbeat.decide.pace import DEEPEST, Pace
-from everbeat.decide.room import ASYNC_SLOT, OWN_PROCESS, Answer, Room
+from everbeat.decide.room import ASYNC_SLOT, DEEP, OWN_PROCESS, Answer, Room
 
 SYNC = frozenset({"quick", "slow", "medium"})
 ASYNC = frozenset({"later", "at once"})
@@ -253,3 +254,23 @@ def test_it_takes_as_many_as_it_says(
     takes = room.takes(name)
 
     assert len(room.offer_alike(name, 1000)) == takes
+
+
+@pytest.mark.parametrize(
+    ("depth", "slots", "of", "left"),
+    [
+        (DEEP, {1: 5, 2: 3, 3: 4, 4: 9}, 4, {2: 3, 3: 4}),
+        (DEEP, {1: 5, 2: 3, 3: 4}, 3, {2: 3, 3: 4}),
+        (DEEP, {1: 5, 4: 0}, 4, {1: 5, 4: 0}),
+        (DEEP, {1: 7}, 1, {1: 7}),
+        (DEEP - 1, {1: 0, 2: 0}, 2, {1: 0, 2: 0}),
+    ],
+)
+def test_half_of_the_slots_get_deep_frames_while_the_others_run_theirs(
+    depth: int, slots: dict[int, int], of: int, left: dict[int, int]
+) -> None:
+    room = Room(frozenset({"add"}), frozenset(), None, slots=slots, depths={"add": depth, "slow": 1})
+
+    room.take_turns(of)
+
+    assert room.slots == left

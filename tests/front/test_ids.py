@@ -1,6 +1,7 @@
 """Ids sort by time and never repeat; names are checked by one rule."""
 
 import itertools
+import sys
 import threading
 import uuid
 from collections.abc import Callable
@@ -36,13 +37,23 @@ def test_many_ids_at_once_grow_too_and_are_uuids() -> None:
     assert {(uuid.UUID(one).version, str(uuid.UUID(one)) == one) for one in made} == {(7, True)}
 
 
-def test_the_upper_half_of_an_id_follows_the_lower_half() -> None:
+def test_ids_that_would_not_fit_into_the_lower_half_begin_with_the_next_upper_half() -> None:
     ids = Ids(now_ms=lambda: 1, random_bytes=lambda size: b"\xff" * size)
 
     first, second = ids.many(2)
 
-    assert first == "00000000-0001-7fff-bfff-ffffffffffff"
-    assert second == "00000000-0002-7000-8000-0000ffffffff"
+    assert first == "00000000-0002-7000-8000-000000000000"
+    assert second == "00000000-0002-7000-8000-000100000000"
+    assert ids() == "00000000-0002-7000-8000-000200000000"
+
+
+def test_every_digit_of_many_ids_is_in_its_place() -> None:
+    ids = Ids(now_ms=lambda: 0x0192_ABCD_EF01, random_bytes=lambda size: bytes(range(256)) * 16)
+
+    first, second = ids.many(2)
+
+    assert first == "0192abcd-ef01-7004-8203-040506070809"
+    assert uuid.UUID(second).int - uuid.UUID(first).int == 1 + int.from_bytes(b"\x0e\x0f\x10\x11", sys.byteorder)
 
 
 def test_ids_grow_when_the_clock_steps_back() -> None:

@@ -161,12 +161,17 @@ SECRETIVE._kept = 9
 
 def there_and_back(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     payload = Payload.for_function(function)
-    return payload.decode_args(payload.encode_args(args, kwargs))
+    raw = payload.encode_args(args, kwargs)
+    assert payload.encode_together([(args, kwargs)] * 2) in ([raw, raw], None)
+    return payload.decode_args(raw)
 
 
 def refusal(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+    """Also of a call among many: that one has to be encoded by itself."""
+    payload = Payload.for_function(function)
     with pytest.raises(PayloadError) as caught:
-        Payload.for_function(function).encode_args(args, kwargs)
+        payload.encode_args(args, kwargs)
+    assert payload.encode_together([(args, kwargs)] * 2) is None
     return str(caught.value)
 
 
@@ -471,6 +476,26 @@ def test_an_annotation_that_does_not_exist_at_run_time_is_explained() -> None:
 
 def test_arguments_over_the_limit_are_refused_with_their_size() -> None:
     assert "take 17,825,800 bytes, the limit is 16,777,216" in refusal(taking(str), "x" * 17 * 1024 * 1024)
+
+
+def test_many_calls_are_encoded_together() -> None:
+    payload = Payload(taking(dict[str, datetime]))
+    calls: list[Any] = [(({"\n": NOON},), {}), ((), {"x": {}})]
+
+    assert payload.encode_together(calls) == [payload.encode_args(args, kwargs) for args, kwargs in calls]
+    assert payload.encode_together(calls[:1])
+
+
+@pytest.mark.parametrize("raw", [b"[1,\n2]", b'1}\n{"x":2', b'1} {"x":2'])
+def test_values_that_would_be_read_as_other_lines_are_encoded_by_themselves(raw: bytes) -> None:
+    assert Payload(taking(msgspec.Raw)).encode_together([((msgspec.Raw(raw),), {})]) is None
+
+
+def test_one_of_many_calls_that_is_large_is_encoded_by_itself(caplog: pytest.LogCaptureFixture) -> None:
+    payload = Payload(taking(str), max_args_bytes=1024)
+
+    assert payload.encode_together([(("x" * 1024,), {}), (("x",), {})]) is None
+    assert payload.encode_together([(("x" * 1000,), {})] * 2) is not None
 
 
 def test_large_arguments_are_sent_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -55,6 +55,8 @@ LIVE_FLOWS = "SELECT id, status, nodes_left FROM everbeat_workflows WHERE finish
 class Rings:
     """Bells that remember what they rang for."""
 
+    are_light = False
+
     def __init__(self) -> None:
         self.workers: list[set[Kind] | None] = []
 
@@ -66,6 +68,9 @@ class Rings:
 
     def ring_waiters(self, tasks: Collection[str]) -> None:
         pass
+
+    def words_for_waiters(self, tasks: Collection[str]) -> list[Any]:
+        return []
 
     def for_worker(self, worker_id: str) -> Bell:
         raise NotImplementedError

@@ -81,6 +81,17 @@ def two_claim(ground: Ground) -> dict[str, Deed]:
 
 
 @scene
+def two_claim_what_has_a_time_limit(ground: Ground) -> dict[str, Deed]:
+    """Which takes a whole flush on PostgreSQL."""
+    workers(ground, "w1", "w2")
+    send(ground, "a", "b", "c", policy=a_policy(timeout=5))
+    return {
+        "w1": lambda: ground.flush(ground.one, "w1", places=2),
+        "w2": lambda: ground.flush(ground.two, "w2", places=2),
+    }
+
+
+@scene
 def three_claim(ground: Ground) -> dict[str, Deed]:
     workers(ground, "w1", "w2", "w3")
     send(ground, "a", "b")

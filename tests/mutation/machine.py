@@ -38,6 +38,7 @@ IN_PLACE = "tests/store/test_place.py::"
 IN_START = "tests/crash/test_start.py::"
 IN_HEARTBEAT = "tests/run/test_heartbeat.py::"
 IN_CREW = "tests/run/test_crew.py::"
+IN_TICKETS = "tests/run/test_tickets.py::"
 IN_TURNS = "tests/run/test_dispatcher.py::"
 IN_STOPS = "tests/run/test_stops.py::"
 IN_OWN_PROCESS = "tests/run/test_processes.py::"
@@ -171,6 +172,23 @@ def a_failed_beat_waits() -> None:
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
+@mutation("19", test=IN_CREW + "test_what_a_busy_child_has_not_taken_is_read_back")
+def a_frame_is_taken_whole() -> None:
+    """A process takes all tasks that are there, and runs them one after the other."""
+    rewrite("run/tickets.py", "ticket = read(self.fd, size)", "ticket = read(self.fd, 64 * size)")
+    rewrite(
+        "run/tickets.py", "yield self._job(read_ticket(ticket)[0])",
+        "yield from [self._job(one[0]) for one in _TICKET.iter_unpack(ticket)]",
+    )  # fmt: skip
+
+
+@mutation("19", test=IN_TICKETS + "test_a_task_that_comes_back_has_its_new_entry")
+def bytes_are_taken_in_their_order() -> None:
+    """A process begins the next task that it was sent, whatever was taken back before it."""
+    rewrite("run/tickets.py", "if place < len(runs[0].jobs):", "if runs[0].jobs:")
+    rewrite("run/tickets.py", "return runs[0].jobs[place]", "return runs[0].jobs.pop(0)")
+
+
 @mutation(
     "22", test=IN_CREW + "test_what_a_task_left_behind_does_not_hide_the_death_and_dies_with_the_child", in_vain=True
 )
@@ -241,10 +259,10 @@ def claims_go_on_where_the_last_one_ended() -> None:
 
     def onward(self: SQLiteTransaction, sql: str, values: Any, few: int) -> Any:
         kind = tuple(values)
-        for row in ahead(self, sql, values, few):
-            if row[:2] > reached.get(kind, ()):
-                reached[kind] = row[:2]
-                yield row
+        for some in ahead(self, sql, values, few):
+            if later := [row for row in some if row[:2] > reached.get(kind, ())]:
+                reached[kind] = later[-1][:2]
+                yield later
 
     put(SQLiteTransaction, "ahead", onward)
 

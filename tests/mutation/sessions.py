@@ -53,7 +53,7 @@ def a_turn_given_without_its_lock() -> None:
     everywhere(hand_over, turns.hand_over)
 
 
-@scene("26", "two claim")
+@scene("26", "two claim what has a time limit")
 def claims_of_rows_that_others_claim() -> None:
     """Who claims does not lock what it has found."""
     reword(statements, "AHEAD", " FOR UPDATE SKIP LOCKED", "")

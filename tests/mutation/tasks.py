@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from tests.mutation.weakening import everywhere, mutation, put, reword
+from tests.mutation.weakening import everywhere, mutation, put, retell, reword, rewrite
 
 from everbeat.decide import lease as lease_times
 from everbeat.decide import recover as deciding
@@ -25,8 +25,10 @@ from everbeat.run.hearing import Hearing
 from everbeat.run.heartbeat import Heartbeat
 from everbeat.run.keeper import Keeper
 from everbeat.run.mandate import Mandate
+from everbeat.run.slot import Slots
 from everbeat.store.messages import Ending
 from everbeat.store.postgres import lease, taking
+from everbeat.store.sqlite import together, transaction
 from everbeat.store.sqlite.transaction import SQLiteTransaction
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import (
@@ -49,6 +51,8 @@ from everbeat.store.verbs.records import Records
 IN_APART = "tests/run/test_apart.py::"
 IN_TURNS = "tests/run/test_dispatcher.py::"
 IN_OWNING = "tests/contract/test_owning.py::"
+IN_FLUSHING = "tests/run/test_flushing.py::"
+IN_FLOW_FLUSH = "tests/contract/test_flow_flush.py::"
 IN_LEASE = "tests/store_pg/test_lease.py::"
 IN_RECOVERING = "tests/contract/test_recovering.py::"
 IN_DEADLINE = "tests/run/test_deadline.py::"
@@ -63,6 +67,7 @@ IN_SUSPECT = "tests/decide/test_suspect.py::"
 IN_LEASES = "tests/contract/test_leases.py::"
 IN_QUEUES = "tests/contract/test_queues.py::"
 IN_TAKING = "tests/store/test_pg_taking.py::"
+IN_TOGETHER = "tests/store/test_together.py::"
 IN_RETAINING = "tests/contract/test_retaining.py::"
 IN_TELLING = "tests/contract/test_telling.py::"
 
@@ -80,6 +85,12 @@ def fence_not_raised_when_revoked() -> None:
 def settled_without_the_fence() -> None:
     """A result is stored whoever brings it."""
     reword(settling, "COMPLETE", "seq = ? AND fence = ? AND worker_id = ?", "seq = ? AND 0 < ? AND '' < ?")
+
+
+@mutation("1", test=IN_TAKING + "test_of_several_results_one_was_superseded_and_each_is_told[fence]")
+def settled_at_once_without_the_fence() -> None:
+    """A result that is stored in one round trip on PostgreSQL is stored whichever claim it is of."""
+    reword(taking, "TURN_ANY", "fence = u.c4", "true")
 
 
 @mutation("1", seed=266)
@@ -241,6 +252,12 @@ def strangers_never_returned() -> None:
 def claims_not_read_back() -> None:
     """After a lost answer nobody asks what was claimed."""
     put(Books, "give_back_unknown", lambda self, owned: setattr(self, "are_in_doubt", False))
+
+
+@mutation("7", test=IN_FLUSHING + "test_nothing_is_sent_ahead_after_an_answer_that_changes_what_may_be_done[no answer]")
+def claims_go_on_before_an_answer_is_looked_at() -> None:
+    """The next claim is sent before it is seen that nobody knows what became of the last one."""
+    rewrite("run/flushing.py", "isinstance(one, Flushed) and one.alive and not one.is_older", "True")
 
 
 @mutation("7", test=IN_OWNING + "test_a_start_that_is_sent_twice_is_one_run")
@@ -410,7 +427,7 @@ def a_frame_left_claimed() -> None:
     put(claiming, "take", take_first)
 
 
-@mutation("20", seed=3)
+@mutation("20", seed=2)
 def begin_marks_not_written() -> None:
     """What had begun when everything died counts as never begun."""
     put(cases.Cases, "_never_began", lambda self, claim, owner: True)
@@ -422,7 +439,7 @@ def begin_marks_not_read() -> None:
     put(cases.Cases, "_never_began", lambda self, claim, owner: claim.status is TaskStatus.CLAIMED)
 
 
-@mutation("21", seed=11)
+@mutation("21", seed=112)
 def death_wins_over_an_outcome() -> None:
     """What a process said before it died is not heard."""
     bury = Hearing._bury
@@ -486,19 +503,50 @@ def limits_not_kept() -> None:
 @mutation("25", test=IN_TAKING + "test_whatever_is_special_is_left_to_a_whole_flush[a_limit]")
 def taken_beside_a_limit() -> None:
     """What is claimed in one round trip on PostgreSQL is not held against the limits of queues."""
-    reword(taking, "TAKE_ANY", "paused = 1 OR max_concurrency IS NOT NULL", "false")
+    reword(taking, "TURN_ANY", "paused = 1 OR max_concurrency IS NOT NULL", "false")
 
 
 @mutation("2", test=IN_TAKING + "test_whatever_is_special_is_left_to_a_whole_flush[a_worker_that_is_dead]")
 def taken_by_the_dead() -> None:
     """Who was declared dead may still claim in one round trip on PostgreSQL."""
-    reword(taking, "TAKE_ANY", "w.status = 'alive'", "true")
+    reword(taking, "TURN_ANY", "w.status = 'alive'", "true")
+
+
+@mutation("35", test=IN_TAKING + "test_who_waits_for_a_task_that_ends_holds_none_that_is_ready")
+def taken_before_it_is_settled() -> None:
+    """In one round trip on PostgreSQL tasks are locked to be taken before those that have ended are."""
+    reword(taking, "TURN_ANY", "AND (SELECT count(*) FROM settled) = %(ended)s::bigint", "")
+
+
+@mutation("9", test=IN_TAKING + "test_nothing_that_was_taken_is_lost_if_it_turns_out_slow_meanwhile")
+def taken_and_lost() -> None:
+    """The room that is claimed into changes with what is learned of its tasks meanwhile."""
+    room = Slots.room
+    put(Slots, "room", lambda self, depths, now: replace(room(self, depths, now), depths=depths))
+
+
+@mutation("1", test=IN_TOGETHER + "test_rows_in_a_row_are_changed_by_their_ends_and_no_others[all but one-alike]")
+def settled_with_its_neighbours() -> None:
+    """On SQLite, what lies between tasks that end together ends with them."""
+    put(together, "are_in_a_row", lambda keys: True)
+
+
+@mutation("23", test=IN_TOGETHER + "test_a_row_that_is_not_plain_is_not_read_short[solo = 1]")
+def suspects_read_short() -> None:
+    """On SQLite, it is not read that a ready task is a suspect."""
+    put(transaction, "SHORT", {claiming.READY: claiming.SHORT_READY.replace("solo = 0", "1")})
+
+
+@mutation("26", test=IN_TAKING + "test_what_another_has_its_hand_on_is_neither_taken_nor_waited_for")
+def taken_from_others() -> None:
+    """Who claims in one round trip on PostgreSQL takes what another is about to claim."""
+    reword(taking, "TURN_ANY", "FOR UPDATE SKIP LOCKED", "")
 
 
 @mutation("26", test=IN_SENDING + "test_claims_go_by_priority_then_by_age_over_all_names_and_queues")
 def claims_without_an_order() -> None:
     """What is claimed first is not what is most urgent and oldest."""
-    put(SQLiteTransaction, "ahead", lambda self, sql, values, few: self.rows(f"{sql} ORDER BY seq DESC", values))
+    put(SQLiteTransaction, "ahead", lambda self, sql, values, few: iter([self.all(f"{sql} ORDER BY seq DESC", values)]))
 
 
 @mutation("26", test=IN_SENDING + "test_a_worker_claims_only_names_it_knows")
@@ -521,7 +569,7 @@ def holders_of_unique_keys_not_read() -> None:
 # -- outcomes ---------------------------------------------------------------------------------------------------------
 
 
-@mutation("29", seed=475)
+@mutation("29", seed=289)
 def adopted_whoever_owned_it_since() -> None:
     """A late result becomes the task's though another one has run it meanwhile."""
     late = settling._late
@@ -610,6 +658,12 @@ def inputs_counted_twice() -> None:
 def plain_tasks_wait_for_a_locked_workflow() -> None:
     """A flush that meets the lock of a workflow is not repeated without what ended in workflows."""
     put(Books, "set_apart", lambda self, now: False)
+
+
+@mutation("35", test=IN_FLOW_FLUSH + "test_others_are_woken_for_what_a_flush_makes_ready_and_leaves")
+def nodes_of_a_locked_workflow_claimed() -> None:
+    """Tasks of a workflow that is locked are claimed, where nothing else is special about them."""
+    retell(claiming, " and not room.shunned", "")
 
 
 @mutation("35", seed=292)

@@ -18,6 +18,7 @@ import pytest
 import everbeat.errors
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Outcome
+from everbeat.run.async_child import AT_ONCE
 from everbeat.run.child import EXIT_NOT_STARTED
 from everbeat.run.crew import Crew
 from everbeat.run.deadline import boot_us
@@ -25,7 +26,8 @@ from everbeat.run.journal import Journal
 from everbeat.run.leash import Leash
 from everbeat.run.lockfile import Liveness, WorkerLock, probe, this_host
 from everbeat.run.news import AppFailed, AppReady, ChildReady, Died, Finished, News
-from everbeat.run.offspring import ASYNC_MESSAGE
+from everbeat.run.speech import speech
+from everbeat.run.tickets import Tickets
 from everbeat.run.wire import ChildKind, ChildPlan, InterruptKind, Kit, channel
 
 APPS = Path(__file__).parent / "apps"
@@ -263,9 +265,9 @@ def test_an_async_child_runs_many_tasks_at_once(yard: Yard, fifo: str) -> None:
     assert (waiting.seq, 1) not in yard.outcomes
 
 
-def test_an_async_child_tells_of_one_message_before_it_begins_the_next(yard: Yard) -> None:
+def test_an_async_child_tells_of_one_turn_before_it_begins_the_next(yard: Yard) -> None:
     yard.ready(0, ASYNC)
-    first = [yard.claim("anoop") for _ in range(ASYNC_MESSAGE)]
+    first = [yard.claim("anoop") for _ in range(AT_ONCE)]
 
     yard.send(0, *first, yard.claim("asegfault"))
 
@@ -321,12 +323,13 @@ def test_a_child_leads_its_own_group_and_leaks_nothing(yard: Yard) -> None:
     assert (seen["pid"], seen["group"]) == (pid, pid)
     assert seen["parent"] == yard.crew.nursery.server.process.pid  # type: ignore[union-attr]
     assert seen["stdin"] == "/dev/null"
-    assert seen["sockets"] == 2 + _own_output_sockets()  # tasks in, outcomes out; nothing of its siblings
+    assert seen["sockets"] == 1 + _own_output("socket:")  # tasks in; nothing of its siblings
+    assert seen["pipes"] == 3 + _own_output("pipe:")  # tickets, outcomes, the leash
     assert seen["inherited_by_exec"] == []
 
 
-def _own_output_sockets() -> int:
-    return sum(os.readlink(f"/proc/self/fd/{fd}").startswith("socket:") for fd in (1, 2))
+def _own_output(kind: str) -> int:
+    return sum(os.readlink(f"/proc/self/fd/{fd}").startswith(kind) for fd in (1, 2))
 
 
 @pytest.mark.parametrize("kind", [SYNC, ASYNC])
@@ -741,22 +744,22 @@ def test_a_child_that_nobody_listens_to_any_more_ends_without_a_word(
     open_yard: Callable[..., Yard], tmp_path: Path, kind: ChildKind
 ) -> None:
     yard = open_yard()
-    (tasks, unread), (outcomes, theirs) = channel(), channel()
-    leash = Leash()
+    (tasks, theirs), (ear, mouth), tickets, leash = channel(), speech(), Tickets(), Leash()
     plan = ChildPlan(
-        slot=0, kind=kind, task_fd=unread.fileno(), outcome_fd=theirs.fileno(), leash_fd=leash.fd,
+        slot=0, kind=kind, task_fd=theirs.fileno(), ticket_fd=tickets.fd, outcome_fd=mouth, leash_fd=leash.fd,
         server_pid=os.getpid(), target="basic:app", imports=(),
         kit=Kit(str(yard.lock.path), str(yard.journal.path), 1.0),
     )  # fmt: skip
-    outcomes.close()
+    os.close(ear)
 
     child = subprocess.run(
         [sys.executable, "-m", "everbeat.run.child", msgspec.json.encode(plan).decode()],
-        pass_fds=(unread.fileno(), theirs.fileno(), leash.fd), capture_output=True, timeout=PATIENCE, check=False,
+        pass_fds=(theirs.fileno(), tickets.fd, mouth, leash.fd), capture_output=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
 
     assert (child.returncode, child.stderr) == (0, b"")
-    for end in (tasks, unread, theirs, leash):
+    os.close(mouth)
+    for end in (tasks, theirs, tickets, leash):
         end.close()
 
 
@@ -764,21 +767,22 @@ def test_a_child_of_a_worker_that_goes_on_under_another_id_leaves_without_a_word
     open_yard: Callable[..., Yard], tmp_path: Path
 ) -> None:
     yard = open_yard()
-    (tasks, unread), (outcomes, theirs) = channel(), channel()
-    leash = Leash()
+    (tasks, theirs), (ear, mouth), tickets, leash = channel(), speech(), Tickets(), Leash()
     plan = ChildPlan(
-        slot=0, kind=SYNC, task_fd=unread.fileno(), outcome_fd=theirs.fileno(), leash_fd=leash.fd,
+        slot=0, kind=SYNC, task_fd=theirs.fileno(), ticket_fd=tickets.fd, outcome_fd=mouth, leash_fd=leash.fd,
         server_pid=os.getpid(), target="basic:app", imports=(),
         kit=Kit(str(tmp_path / "gone.lock"), str(yard.journal.path), 1.0),
     )  # fmt: skip
 
     child = subprocess.run(
         [sys.executable, "-m", "everbeat.run.child", msgspec.json.encode(plan).decode()],
-        pass_fds=(unread.fileno(), theirs.fileno(), leash.fd), capture_output=True, timeout=PATIENCE, check=False,
+        pass_fds=(theirs.fileno(), tickets.fd, mouth, leash.fd), capture_output=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
 
     assert (child.returncode, child.stderr) == (EXIT_NOT_STARTED, b"")
-    for end in (tasks, unread, outcomes, theirs, leash):
+    for fd in (ear, mouth):
+        os.close(fd)
+    for end in (tasks, theirs, tickets, leash):
         end.close()
 
 

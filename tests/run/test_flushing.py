@@ -117,6 +117,56 @@ def test_room_that_was_offered_is_not_offered_again(stage: Stage) -> None:
     assert [len(child.sent) for child in worker.crew.children.values()] == [1, 1, 1]
 
 
+def in_turns(stage: Stage) -> SimulatedWorker:
+    """A worker that fills one slot while the other runs what it has: `old`. For the first, `new` is being claimed."""
+    worker = stage.worker(processes=2, scribes=1)
+    worker.learn("add")
+    enqueue(stage.store, id="runs")
+    worker.get_up()
+    worker.crew.begin(1)
+    enqueue(stage.store, id="old")
+    worker.look()
+    worker.finish()
+    worker.crew.end(1)
+    enqueue(stage.store, id="new")
+    worker.look()
+    assert [sorted(flush.room.slots) for _, flush in worker.scribes.waiting] == [[1]]  # type: ignore[union-attr]
+    return worker
+
+
+def test_before_a_slot_is_filled_the_store_goes_on_with_the_other(stage: Stage) -> None:
+    worker = in_turns(stage)
+    worker.crew.run(2)
+    worker.turn()
+    worker.scribes.finish()
+
+    worker.dispatcher.flushing.take_up(stage.clock.mono_us())
+
+    ((_, ahead),) = worker.scribes.waiting
+    assert [ending.claim.id for ending in ahead.endings] == ["old"]
+    assert sorted(ahead.room.slots) == [2]  # type: ignore[union-attr]
+    assert worker.crew.sends == ["runs", "old", "new"]
+    worker.finish()
+    assert stage.status("runs", "old", "new") == ["COMPLETED", "COMPLETED", "RUNNING"]
+
+
+@pytest.mark.parametrize("how", ["declared dead", "no answer"])
+def test_nothing_is_sent_ahead_after_an_answer_that_changes_what_may_be_done(stage: Stage, how: str) -> None:
+    worker = in_turns(stage)
+    worker.crew.run(2)
+    worker.turn()
+    if how == "declared dead":
+        stage.store.declare_dead(worker.id, reason="silent", cause="silence")
+    else:
+        worker.line.break_after_commit()
+    worker.scribes.finish()
+    sent = worker.dispatcher.flushing.begun
+
+    worker.dispatcher.flushing.take_up(stage.clock.mono_us())
+
+    assert worker.dispatcher.flushing.begun == sent
+
+
 def test_async_places_that_were_offered_are_not_offered_again(stage: Stage) -> None:
     worker = stage.worker(processes=1, async_slots=3, scribes=2, frame_depth=1)
     enqueue(stage.store, id="runs", name="later")

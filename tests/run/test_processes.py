@@ -89,6 +89,7 @@ def test_a_frame_holds_no_more_tasks_than_the_process_may_run(stage: Stage) -> N
     worker.learn("add")
     tasks = [enqueue(stage.store) for _ in range(10)]
     worker.get_up()
+    worker.turn()
     assert [len(worker.crew.children[slot].sent) for slot in (1, 2)] == [3, 3]
 
     served: Counter[int] = Counter()

@@ -79,7 +79,7 @@ def test_a_task_that_can_not_be_claimed_does_not_stop_those_behind_it(stage: Sta
     worker.crew.run(2)
     stage.clock.advance(2)
     worker.turn(2)
-    worker.crew.run(2)
+    worker.crew.run(1)
     worker.turn()
     allow(stage)
     worker.look()

@@ -1,7 +1,8 @@
-"""When quick async tasks may wait for a place in the async process, as its slot stands."""
+"""What the slots could take, and when quick async tasks may wait for a place in the async process."""
 
 from tests.words import a_claim
 
+from everbeat.decide.pace import Pace
 from everbeat.run.slot import ASYNC_FRAMES, FRESH_US, Flight, Slots, SlotState, Staffing
 
 NOW = 1_000_000
@@ -56,3 +57,15 @@ def test_no_place_is_free_while_more_are_there_than_have_one() -> None:
 
     assert room.async_free == 0
     assert room.wants("later") == room.own_free + int(room.async_frames * 64)
+
+
+def test_what_is_learned_later_does_not_change_what_was_offered() -> None:
+    """A scribe claims into the room, while the dispatcher learns from its processes that a task is slow."""
+    pace, made = Pace(), slots()
+    pace.saw("later", 10)
+    room = made.room(pace.depths, NOW)
+    wanted = room.wants("later")
+
+    pace.saw("later", 1e6)
+
+    assert room.wants("later") == wanted

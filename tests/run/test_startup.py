@@ -467,7 +467,7 @@ def test_a_beat_in_the_far_future_is_silence(stage: Stage) -> None:
     register(stage.store, "odd", beat_interval_ms=1_000)
     with stage.store.database.write() as tx:
         tx.run("UPDATE everbeat_workers SET beat_mono = ? WHERE id = 'odd'", (1 << 61,))
-    assert any("has a heartbeat in the future" in said for said in stage.store.inconsistencies(scan=False))
+    assert any("has a heartbeat in the future" in said for said in stage.store.oddities(scan=False))
 
     for _ in range(60):
         stage.clock.advance(0.25)

@@ -93,6 +93,6 @@ def test_a_default_timeout_of_the_application_does_not_reach_a_channel() -> None
 def test_a_job_passes_its_arguments_through_untouched() -> None:
     job = wire.Job(1, 2, 3, "id", "name", 4, 5, b"\x00\xffnot json")
 
-    message = msgspec.msgpack.decode(wire.encode(wire.Run([job])), type=wire.ToChild)
+    message = msgspec.msgpack.decode(wire.encode(wire.Run(1, [job])), type=wire.ToChild)
 
-    assert message == wire.Run([job])
+    assert message == wire.Run(1, [job])

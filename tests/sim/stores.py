@@ -73,6 +73,8 @@ class Ground(Protocol):
 class Silence(Bells):
     """Nobody sleeps in a simulation."""
 
+    are_light = False
+
     def for_worker(self, worker_id: str) -> Bell:
         raise NotImplementedError
 
@@ -82,6 +84,9 @@ class Silence(Bells):
     def ring_workers(self, kinds: set[Kind] | None) -> None: ...
     def ring_owners(self, workers: Collection[str]) -> None: ...
     def ring_waiters(self, tasks: Collection[str]) -> None: ...
+    def words_for_waiters(self, tasks: Collection[str]) -> list[Any]:
+        return []
+
     def close(self) -> None: ...
 
 

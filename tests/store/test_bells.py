@@ -2,6 +2,7 @@
 
 import os
 import select
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -204,6 +205,70 @@ def test_only_those_who_wait_for_this_task_are_woken_by_its_end(store: SQLiteSto
     assert (has_rung(mine), has_rung(other)) == (True, False)
     mine.close()
     other.close()
+
+
+def test_who_waits_again_is_rung_through_the_same_fifo_and_only_for_what_it_waits_for_now(store: SQLiteStore) -> None:
+    first = store.bells.for_waiter("a")
+    file = os.fstat(first.fileno()).st_ino
+    store.bells.ring_waiters(["a"])
+    first.close()
+    second = store.bells.for_waiter("b")
+    store.bells.ring_waiters(["a"])
+
+    assert os.fstat(second.fileno()).st_ino == file
+    assert not has_rung(second)
+    store.bells.ring_waiters(["b"])
+    assert has_rung(second)
+    second.close()
+
+
+def test_what_is_kept_for_the_next_wait_is_little_and_goes_with_the_store(store: SQLiteStore) -> None:
+    directory = store.state_directory / "done"
+    waiting = [store.bells.for_waiter(f"t{number}") for number in range(bells.MOST_SPARE + 5)]
+    for bell in waiting:
+        bell.close()
+    kept = len(list(directory.iterdir()))
+    store.close()
+
+    assert (kept, list(directory.iterdir())) == (bells.MOST_SPARE, [])
+
+
+def test_what_somebody_who_died_had_kept_is_removed_and_that_of_the_living_is_not(store: SQLiteStore) -> None:
+    waited = """
+import sys
+from everbeat.store.sqlite.store import SQLiteStore
+store = SQLiteStore(sys.argv[1])
+store.bells.for_waiter("a").close()
+print("up", flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", waited, str(store.database.path)]
+    dead, living = (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    )
+    for process in (dead, living):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+    dead.kill()
+    dead.wait()
+    before = {path.name for path in (store.state_directory / "done").iterdir()}
+
+    store.bells.for_waiter("b").close()
+    after = {path.name for path in (store.state_directory / "done").iterdir()}
+
+    assert (len(before), len(before & after), len(after)) == (2, 1, 2)
+    living.communicate()
+
+
+def test_who_has_lost_the_directory_of_its_fifo_makes_another(store: SQLiteStore) -> None:
+    store.bells.for_waiter("a").close()
+    shutil.rmtree(store.state_directory / "done")
+
+    bell = store.bells.for_waiter("a")
+    store.bells.ring_waiters(["a"])
+
+    assert has_rung(bell)
+    bell.close()
 
 
 def test_no_end_is_missed_by_a_listener_that_comes_at_any_moment(tmp_path: Path) -> None:

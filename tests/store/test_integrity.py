@@ -178,7 +178,7 @@ def test_rows_that_break_a_rule_are_warnings_and_hide_no_damage(path: Path, open
 
     assert result.passed
     assert result.warnings == ["CHECK constraint failed in everbeat_tasks (200 rows)"]
-    assert store.inconsistencies(scan=True)[0] == "task odd-1 is in no known state (DANCING); it is left alone"
+    assert store.contradictions()[0] == "task odd-1 is in no known state (DANCING); it is left alone"
     store.close()
     opened.clear()
     damage_index(path, b"odd-77")

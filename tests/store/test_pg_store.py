@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from tests.postgres import EmptyDatabase
-from tests.words import a_task, a_worker, claim, completed, enqueue, register, settle
+from tests.words import a_task, a_worker, claim, claim_one, completed, enqueue, register, settle
 
 from everbeat import PostgresConfig
 from everbeat.cli import events
@@ -23,6 +23,7 @@ from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Enqueued
 from everbeat.model.worker import QueueSetting
 from everbeat.store.messages import TaskFilter
+from everbeat.store.postgres import bells
 from everbeat.store.postgres.store import PostgresStore
 
 CLAIMERS = 8
@@ -290,6 +291,59 @@ def test_a_worker_hears_of_each_task_however_soon_it_follows_the_last(open_store
         assert heard.poll(10_000), f"task {number} was not heard of"
         bell.clear()
     bell.close()
+
+
+def test_a_worker_hears_of_a_task_at_once_if_its_sender_waits_for_it(
+    open_store: Callable[[], PostgresStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However soon it follows the last one: nobody gathers words while somebody waits."""
+    sender, listener = open_store(), open_store()
+    bell = listener.listen("w")
+    monkeypatch.setattr(bells, "PAUSE", 3600.0)
+    sender.bells.ring_workers({("default", "other")})
+    bell.wait(10)
+
+    enqueue(sender, id="a")
+    was_gathered = not select.select([bell], [], [], 0.1)[0]
+    waiting = sender.bells.for_waiter("a")
+    heard = bool(select.select([bell], [], [], 10)[0])
+
+    assert (was_gathered, heard) == (True, True)
+    waiting.close()
+    bell.close()
+
+
+def test_the_end_of_few_tasks_is_told_at_once_and_that_of_many_is_gathered(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bells, "PAUSE", 3600.0)
+    monkeypatch.setattr(bells, "SHORT_PAUSE", 0.0)
+    few, many = ([str(number) for number in range(count)] for count in (bells.FEW, bells.FEW + 1))
+    first = store.bells.words_for_waiters(few)
+
+    assert [bool(said) for said in (first, store.bells.words_for_waiters(few))] == [True, True]
+    assert store.bells.words_for_waiters(many) == []
+
+
+def test_who_asks_for_what_has_ended_listens_to_nobody(store: PostgresStore) -> None:
+    register(store, "w1")
+    enqueue(store, id="a")
+    settle(store, claim_one(store), completed())
+
+    assert store.wait("a", 10) is not None
+    assert not store.bells.are_light
+
+
+def test_who_waits_often_looks_once_before_it_sleeps(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    enqueue(store, id="a")
+    store.wait("a", 0.01)  # from now on it listens
+    looks: list[str] = []
+    finished = store.finished
+    monkeypatch.setattr(store, "finished", lambda task_id: looks.append(task_id) or finished(task_id))
+
+    store.wait("a", 0.01)
+
+    assert looks == ["a", "a"]  # and once after it
 
 
 def test_who_follows_events_is_told_of_one_that_is_committed_behind_later_ones(store: PostgresStore, url: str) -> None:

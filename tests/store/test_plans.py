@@ -38,12 +38,16 @@ from everbeat.store.verbs import (
 
 READY, DUE, OWNED = "everbeat_tasks_ready", "everbeat_tasks_due", "everbeat_tasks_owned"
 BY_SEQ = "SEARCH everbeat_tasks USING INTEGER PRIMARY KEY (rowid=?)"
+BETWEEN_SEQS = "SEARCH everbeat_tasks USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"
 EACH_SEQ = "SCAN json_each VIRTUAL TABLE INDEX 1:"
 BY_ID = "SEARCH everbeat_tasks USING INDEX sqlite_autoindex_everbeat_tasks_1 (id=?)"
 
 IS_PAUSED = ["CORRELATED SCALAR SUBQUERY 1", "SEARCH q USING PRIMARY KEY (name=?)"]
 PLANS = {
     claiming.READY: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name=?)"],
+    f"{claiming.SHORT_READY} ORDER BY priority, seq LIMIT -1 OFFSET ?": [
+        f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name=?)"
+    ],
     kinds.NEXT_QUEUE: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue>?)"],
     kinds.NEXT_NAME: [f"SEARCH everbeat_tasks USING INDEX {READY} (queue=? AND name>?)"],
     claiming.NEXT_DUE: [f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>?)"],
@@ -52,9 +56,10 @@ PLANS = {
     claiming.START: [BY_SEQ],
     claiming.LAUNCH: [BY_SEQ],
     **{
-        together.said(sql, place): [EACH_SEQ, BY_SEQ]
+        together.said(sql, place, is_range=is_range)[0]: [BETWEEN_SEQS] if is_range else [EACH_SEQ, BY_SEQ]
         for sql in together.KEYS
         for place in (None, together.BYTES.get(sql))
+        for is_range in (False, True)
     },
     claiming.CLAIM: [BY_SEQ],
     settling.ADOPT: [BY_SEQ],

@@ -1,16 +1,18 @@
 """Many rows in one statement: the same as one statement for each."""
 
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.words import enqueue
 
 from everbeat.clock import SystemClock
 from everbeat.store import filling
 from everbeat.store.sqlite import together
 from everbeat.store.sqlite.store import SQLiteStore
-from everbeat.store.verbs import claiming, settling
+from everbeat.store.verbs import claiming, settling, unsound
 
 WORKER, NOW = "w", 7
 
@@ -72,7 +74,23 @@ def test_rows_that_differ_in_their_fence_only_are_a_statement_for_each_fence() -
     said = together.in_few(claiming.LAUNCH, rows)
 
     assert said is not None
-    assert [values[0] for _, values in said] == ["[0,1,2,3,4,5,6,7,8]", "[9,10,11]"]
+    assert [tuple(values[3:5]) for _, values in said] == [(0, 8), (9, 11)]
+
+
+@pytest.mark.parametrize("given", [[b"1"] * 8, [b"%d" % number for number in range(8)]], ids=["alike", "different"])
+@pytest.mark.parametrize("left_out", [None, 3], ids=["all", "all but one"])
+def test_rows_in_a_row_are_changed_by_their_ends_and_no_others(
+    store: SQLiteStore, given: list[bytes], left_out: int | None
+) -> None:
+    launched(store)
+    rows = [(result, NOW, seq, 1, WORKER) for seq, result in enumerate(given, 1) if seq != left_out]
+
+    (said,) = together.in_few(settling.COMPLETE, rows) or []
+    assert ("BETWEEN" in said[0]) is (left_out is None)
+    with store.database.write() as tx:
+        assert tx.many(settling.COMPLETE, rows) == len(rows)
+
+    assert results(store)[:8] == [None if seq == left_out else result for seq, result in enumerate(given, 1)]
 
 
 def test_rows_that_have_little_in_common_are_changed_one_by_one() -> None:
@@ -82,7 +100,7 @@ def test_rows_that_have_little_in_common_are_changed_one_by_one() -> None:
 def test_a_text_that_is_not_utf_8_keeps_nobody_from_reading_the_rows_around_it(store: SQLiteStore) -> None:
     with store.database.write() as tx:
         tx.run("UPDATE everbeat_tasks SET id = CAST(x'ff41' AS TEXT) WHERE seq = 5")
-        found = list(tx.ahead(claiming.READY, ("default", "add"), 3))
+        found = [row for some in tx.ahead(claiming.READY, ("default", "add"), 3) for row in some]
 
     assert [row[1] for row in found] == list(range(1, 13))
     assert found[4][2] == "\ufffdA"
@@ -94,3 +112,81 @@ def test_reading_ahead_leaves_the_connection_as_it_was(store: SQLiteStore) -> No
         before = connection.text_factory
         next(tx.ahead(claiming.READY, ("default", "add"), 3))
         assert connection.text_factory is before
+
+
+def test_no_mark_has_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12 before 3.12.4 warns of every value that is bound to one that has, which is an error to those whose
+    tests take warnings for errors."""
+    said: list[str] = []
+
+    def connect(*given: Any, **named: Any) -> Any:
+        class Overheard(named.pop("factory", sqlite3.Connection)):  # type: ignore[misc]
+            def execute(self, sql: str, *values: Any) -> Any:
+                said.append(sql)
+                return super().execute(sql, *values)
+
+        return sqlite3_connect(*given, factory=Overheard, **named)
+
+    sqlite3_connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    store = SQLiteStore(tmp_path / "other.db", clock=SystemClock())
+    filling.fill_ready(store, 40, name="add")
+    enqueue(store, id="alone")
+    running = launched(store)
+    with store.database.write() as tx:
+        rows = [(str(seq).encode(), NOW, seq, fence, WORKER) for seq, fence in running]
+        tx.many(settling.COMPLETE, [row for row in rows[:20] if row is not rows[7]])
+        tx.many(settling.COMPLETE, rows[20:])
+    store.close()
+
+    assert any("json_each" in sql for sql in said)
+    assert any("seq BETWEEN" in sql for sql in said)
+    assert any(sql.startswith("INSERT INTO everbeat_tasks") for sql in said)
+    assert [sql for sql in said if re.search(r"\?\d", sql)] == []
+
+
+def test_plain_rows_are_read_short_until_one_is_not_plain(store: SQLiteStore) -> None:
+    with store.database.write() as tx:
+        tx.run("UPDATE everbeat_tasks SET crash_count = 1 WHERE seq = 8")
+        found = list(tx.ahead(claiming.READY, ("default", "add"), 10))
+        wholes = [unsound.whole(row, ("default", "add")) for some in found for row in some]
+        assert wholes == tx.all(f"{claiming.READY} ORDER BY priority, seq", ("default", "add"))
+
+    assert [(len(some), len(some[0])) for some in found] == [(10, len(unsound.COLUMNS)), (2, len(unsound.COLUMNS))]
+    with store.database.write() as tx:
+        tx.run("UPDATE everbeat_tasks SET crash_count = 0 WHERE seq = 8")
+        found = list(tx.ahead(claiming.READY, ("default", "add"), 5))
+    assert [(len(some), len(some[0])) for some in found] == [
+        (5, unsound.SHORT + 1),
+        (5, unsound.SHORT + 1),
+        (2, unsound.SHORT + 1),
+    ]
+
+
+@pytest.mark.parametrize("few", [1, 2])
+@pytest.mark.parametrize("special", ["crash_count = 0", "crash_count = 1"])
+def test_no_more_are_read_than_are_wanted(store: SQLiteStore, few: int, special: str) -> None:
+    with store.database.write() as tx:
+        tx.run(f"UPDATE everbeat_tasks SET {special} WHERE seq = 1")
+        found = tx.ahead(claiming.READY, ("default", "add"), few)
+        assert [len(next(found)), len(next(found))] == [few, few]
+
+
+@pytest.mark.parametrize(
+    "special",
+    [
+        "solo = 1",
+        "exclusive_key = 'k'",
+        "workflow_id = 'w'",
+        "good_until = 1",
+        "free_attempts = 'x'",
+        "solo = x'30'",
+        "lost_count = 0.5",
+        "dispatch_count = -1",
+        "node = ''",
+    ],
+)
+def test_a_row_that_is_not_plain_is_not_read_short(store: SQLiteStore, special: str) -> None:
+    with store.database.write() as tx:
+        tx.run(f"UPDATE everbeat_tasks SET {special} WHERE seq = 1")
+        assert len(next(tx.ahead(claiming.READY, ("default", "add"), 1))[0]) == len(unsound.COLUMNS)

@@ -8,12 +8,14 @@ from types import FrameType
 
 import psycopg
 import pytest
+from psycopg import pq
 from psycopg.pq import Trace
 from tests.postgres import EmptyDatabase
 from tests.words import enqueue
 
 from everbeat.errors import StoreUnavailable
-from everbeat.store.postgres.batch import USES
+from everbeat.store.postgres import known, limited
+from everbeat.store.postgres.batch import USES, Statement
 from everbeat.store.postgres.limited import LimitedConnection
 from everbeat.store.postgres.store import PostgresStore
 from everbeat.store.postgres.transaction import PostgresTransaction
@@ -152,9 +154,10 @@ class Interrupted(BaseException):
     pass
 
 
+@pytest.mark.parametrize("by_name", [False, True])
 @pytest.mark.parametrize("kind", [Interrupted, KeyboardInterrupt])
 def test_a_connection_on_which_somebody_was_interrupted_is_closed(
-    connection: LimitedConnection, kind: type[BaseException]
+    connection: LimitedConnection, kind: type[BaseException], by_name: bool
 ) -> None:
     """What is still to come would be taken for the answer to something else, and what was prepared is not known."""
 
@@ -165,8 +168,8 @@ def test_a_connection_on_which_somebody_was_interrupted_is_closed(
     main = threading.main_thread().ident or 0
     threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGUSR1)).start()
     try:
-        with pytest.raises(kind), connection.together() as talk:
-            talk.execute("SELECT pg_sleep(20)")
+        with pytest.raises(kind):
+            run(connection, SLEEP, b"20") if by_name else say(connection, "SELECT pg_sleep(20)")
     finally:
         signal.signal(signal.SIGUSR1, usual)
 
@@ -221,3 +224,53 @@ def test_a_connection_that_was_left_in_the_middle_is_not_used_again(store: Postg
 
     assert connection.closed
     assert enqueue(store)
+
+
+# -- one statement that is known by name ------------------------------------------------------------------------------
+
+SLEEP: Statement = (b"SELECT pg_sleep($1::text::float8)", (25,))
+LENGTH: Statement = (b"SELECT length($1)::text", (25,))
+
+
+def run(connection: LimitedConnection, statement: Statement, value: bytes) -> pq.abc.PGresult:
+    while (answer := known.run(connection, statement, [value])) is None:
+        continue
+    return answer
+
+
+def test_a_value_larger_than_the_network_takes_at_once_arrives(connection: LimitedConnection) -> None:
+    assert run(connection, LENGTH, b"x" * 30_000_000).get_value(0, 0) == b"30000000"
+    assert run(connection, LENGTH, b"x").get_value(0, 0) == b"1"
+
+
+def test_an_answer_is_not_waited_for_without_end(
+    connection: LimitedConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(connection, SLEEP, b"0")
+    monkeypatch.setattr(limited, "ANSWER_SECONDS", 0.3)
+
+    with pytest.raises(psycopg.OperationalError, match="has not answered"):
+        run(connection, SLEEP, b"20")
+
+    assert connection.closed
+
+
+def test_a_connection_that_is_ended_meanwhile_is_closed(store: PostgresStore, connection: LimitedConnection) -> None:
+    def end() -> None:
+        with store.database.session() as other:
+            other.execute("SELECT pg_terminate_backend(%s::int)", (connection.info.backend_pid,))
+
+    run(connection, SLEEP, b"0")
+    threading.Timer(0.3, end).start()
+
+    with pytest.raises(psycopg.OperationalError):
+        run(connection, SLEEP, b"20")
+
+    assert connection.closed
+
+
+def test_a_wrong_value_leaves_the_connection_in_use(connection: LimitedConnection) -> None:
+    with pytest.raises(psycopg.errors.InvalidTextRepresentation):
+        run(connection, SLEEP, b"long")
+
+    assert run(connection, LENGTH, b"xy").get_value(0, 0) == b"2"

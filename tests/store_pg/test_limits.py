@@ -7,8 +7,10 @@ from contextlib import closing
 import psycopg
 import pytest
 from tests.postgres import EmptyDatabase
-from tests.words import a_task, claim, register
+from tests.words import a_room, a_task, claim, completed, register
 
+from everbeat.model.recovery import Settled
+from everbeat.store.messages import Ending, Flush
 from everbeat.store.postgres.dialect import translate
 from everbeat.store.postgres.store import PostgresStore
 from everbeat.store.verbs import queueing
@@ -50,3 +52,26 @@ def test_who_waits_for_somebody_who_sets_a_limit_keeps_to_it(store: PostgresStor
         claimed = len(claiming.result())
 
     assert claimed == (1 if has_claimed else 2)
+
+
+def test_who_settles_and_claims_at_once_keeps_to_a_limit_that_was_just_set(store: PostgresStore, url: str) -> None:
+    register(store, "w1")
+    store.enqueue([a_task() for _ in range(6)])
+    held = claim(store)
+    flush = Flush(worker_id="w1", endings=[Ending(held[0], completed())], room=a_room(5), seen_beat=0)
+
+    with (
+        psycopg.connect(url) as setter,
+        psycopg.connect(url, autocommit=True) as watch,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        setter.execute(translate(queueing.LIMIT), ("default", 2))
+        setter.execute(translate(queueing.NO_CLAIMS))
+        flushing = thread.submit(store.flush, flush)
+        while not watch.execute(WAITING).fetchall():
+            assert not flushing.done()
+        setter.execute(translate(queueing.COUNT_THEM), ("default",))
+        setter.commit()
+        flushed = flushing.result()
+
+    assert (flushed.settlements, len(flushed.claims)) == ([Settled(held[0].id)], 2)

@@ -7,7 +7,7 @@ against it.
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
 FORMAT = 1
@@ -99,6 +99,30 @@ class Run:
     def find(self, key: str, *, subject: str = "everbeat", store: str | None = None) -> list[Figure]:
         """The figures of one subject, in all its variants."""
         return [f for f in self.figures if (f.key, f.subject) == (key, subject) and store in (None, f.store)]
+
+
+def joined(figures: Iterable[Figure]) -> list[Figure]:
+    """Those that were taken in turns with others are one figure each."""
+    turns: dict[tuple[str, str, str, str], list[Figure]] = {}
+    for figure in figures:
+        turns.setdefault(figure.identity, []).append(figure)
+    return [some[0] if len(some) == 1 else _joined(some) for some in turns.values()]
+
+
+def _joined(turns: Sequence[Figure]) -> Figure:
+    took = [figure.took_seconds for figure in turns if figure.took_seconds is not None]
+    return replace(
+        turns[0],
+        samples=[sample for figure in turns for sample in figure.samples],
+        batch=_mean(figure.batch for figure in turns),
+        foreign_cores=_mean(figure.foreign_cores for figure in turns),
+        took_seconds=round(sum(took), 1) if took else None,
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(statistics.mean(known), 2) if known else None
 
 
 def read_run(text: str) -> Run:

@@ -82,9 +82,9 @@ class Place:
     def now_us(self) -> int:
         return filling.now_us(self.store)
 
-    def drained_per_second(self, since_us: int = 1) -> float:
-        """From the first start to the last end, as the store has them, of what has ended since then."""
-        count, first, last = filling.drained(self.store, since_us=since_us)
+    def drained_per_second(self, since_us: int = 1, *, most: int = filling.ALL) -> float:
+        """From the first start to the last end, as the store has them, of the first so many that have ended since."""
+        count, first, last = filling.drained(self.store, since_us=since_us, most=most)
         if count < 2 or last <= first:
             raise Failed(f"only {counted(count, 'task')} completed")
         return count / ((last - first) / 1e6)

@@ -53,9 +53,10 @@ def build(url: str) -> Works:
 
 
 def say(path: str) -> None:
-    """One line: when, by the monotonic clock, and which process."""
+    """One line: when, by the monotonic clock, and which process. Making a file is not part of it."""
+    now = time.monotonic_ns()
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.write(fd, f"{time.monotonic_ns()} {os.getpid()}\n".encode())
+    os.write(fd, f"{now} {os.getpid()}\n".encode())
     os.close(fd)
 
 

@@ -84,23 +84,27 @@ def _look(maintenance: Maintenance, *, sql: bool, as_json: bool) -> None:
 def check(db: which.Db = None, app: which.App = None, as_json: which.AsJson = False) -> None:
     """Check that all that is stored can be read as it was written.
 
-    Exit 1 if there is damage; warnings are told and end with 0. Nothing is changed: damaged indexes are repaired by the
-    next worker that starts, or by `queue recover`.
+    Exit 1 if there is damage, or rows contradict themselves or each other; warnings are told and end with 0. Nothing is
+    changed: damaged indexes are repaired, and what can be decided about such rows is, by the next worker that starts or
+    by `queue recover`.
     """
     config = which.config_for(db, app)
     location = maintenance_of(config).location
     try:
         with which.existing(config) as store:
             result = store.check_integrity(budget=CHECK_SECONDS)
-            odd = [*store.inconsistencies(scan=True), *_torn(store)]
-            result = replace(result, warnings=[*result.warnings, *odd])
+            odd = store.oddities(scan=True)
+            wrong = [*store.contradictions(), *_torn(store)]
     except StoreDamaged as damage:
-        result = IntegrityResult(passed=False, errors=[str(damage.__cause__ or damage)])
+        result, odd, wrong = IntegrityResult(passed=False, errors=[str(damage.__cause__ or damage)]), [], []
+    found = replace(
+        result, passed=result.passed and not wrong, errors=[*result.errors, *wrong], warnings=[*result.warnings, *odd]
+    )
     if as_json:
-        out.data(plain(result) | {"store": location})
+        out.data(plain(found) | {"store": location})
     else:
-        _show_integrity(location, result)
-    if not result.passed:
+        _show_integrity(location, found, is_damaged=not result.passed)
+    if not found.passed:
         raise SystemExit(FAILED)
 
 
@@ -115,7 +119,7 @@ def _torn(store: Store) -> Iterator[str]:
         yield f"{counted(more, 'more workflow is', 'more workflows are')} torn; queue recover --dry-run lists them"
 
 
-def _show_integrity(location: str, result: IntegrityResult) -> None:
+def _show_integrity(location: str, result: IntegrityResult, *, is_damaged: bool) -> None:
     for error in result.errors:
         out.say(f"error: {clean(error)}")
     for warning in result.warnings:
@@ -125,10 +129,15 @@ def _show_integrity(location: str, result: IntegrityResult) -> None:
     verdict = "ok" if result.passed else f"{counted(len(result.errors), 'error')}"
     cut = "" if result.complete else " (not complete: its time was up)"
     out.say(f"{clean(location)}: {verdict}{cut}, checked in {span(result.duration)}")
-    if not result.passed:
+    if is_damaged:
         out.say(
             "Stop its workers and keep a copy (everbeat db backup PATH). Then run: everbeat queue recover. It repairs "
             "what can be repaired, and says what to do otherwise."
+        )
+    elif not result.passed:
+        out.say(
+            "Everbeat writes no such rows: find out who did (SQL by hand, a table that was restored alone). Recovery "
+            "decides about what it can: everbeat queue recover --dry-run shows it."
         )
 
 

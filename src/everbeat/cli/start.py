@@ -75,7 +75,7 @@ def start(
     http: Http = None,
     log_format: Format = LogFormat.TEXT,
     log_level: Level = LogLevel.INFO,
-    frame_depth: FrameDepth = 64,
+    frame_depth: FrameDepth = 256,
 ) -> None:
     """Run a worker until SIGTERM or Ctrl-C. What dead workers left is recovered first, then it prints `ready`."""
     from everbeat.report import log  # lazily: the help of this command needs nothing of what runs a store

@@ -7,7 +7,7 @@ milliseconds of work. A name that was never seen, or is slow, is given out one a
 from dataclasses import dataclass, field
 
 FRAME_US = 5_000
-DEEPEST = 64
+DEEPEST = 256
 SHORT_US = 300
 WEIGHT = 0.2
 

@@ -16,8 +16,12 @@ and answers each of them. The store never claims what was not admitted, so nothi
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from heapq import heapify, heappop, heapreplace
+from operator import itemgetter
 from typing import NamedTuple
 
+DEEP = 32
+"""Frames of so many tasks are worth a transaction of their own."""
 ASYNC_SLOT = 0
 OWN_PROCESS = -1
 
@@ -76,10 +80,20 @@ class Room:
         self.async_frames = max(0.0, self.async_frames - promise.async_frames)
         self.own_free = max(0, self.own_free - promise.own_free)
 
+    def take_turns(self, slots: int) -> None:
+        """Of so many slots, no more than half get frames at once, those with the least in them: while these are being
+        filled the others run what they have, and when it has ended it is their turn."""
+        most = (slots + 1) // 2
+        if len(self.slots) > most and max(self.depths.values(), default=1) >= DEEP:
+            emptiest = sorted(self.slots, key=self.slots.__getitem__)[:most]
+            self.slots = {slot: tasks for slot, tasks in self.slots.items() if slot in emptiest}
+
     def serves(self, queue: str, name: str) -> bool:
         """Whether tasks of this queue and name are worth looking at."""
-        if self.queues is not None and queue not in self.queues:
-            return False
+        return (self.queues is None or queue in self.queues) and self.looks_for(name)
+
+    def looks_for(self, name: str) -> bool:
+        """Whether it may take a task of this name, and be it one that needs a process of its own."""
         if name in self.sync_names:
             return bool(self.slots)
         return name in self.async_names and self.wants(name) > 0
@@ -105,7 +119,6 @@ class Room:
     def offer_alike(self, name: str, count: int) -> list[int]:
         """The same for so many plain tasks of one name, one after the other: the slots of those that are admitted,
         which are the first. Fewer than that: nothing more of this name."""
-        slots: list[int] = []
         if name in self.async_names:
             free = min(count, self.async_free)
             waiting = min(count - free, self._may_wait(name))
@@ -114,11 +127,22 @@ class Room:
                 0.0 if free + waiting < count else self.async_frames - waiting / self.depths.get(name, 1)
             )
             return [ASYNC_SLOT] * (free + waiting)
-        while len(slots) < count:
-            answer, slot = self._offer_sync(name, alone=False)
-            if answer is not Answer.TAKE:
-                break
+        return self._offer_frames(self.depths.get(name, 1), count)
+
+    def _offer_frames(self, depth: int, count: int) -> list[int]:
+        """As `_offer_sync`, again and again."""
+        slots: list[int] = []
+        standing = [(tasks, place, slot) for place, (slot, tasks) in enumerate(self.slots.items())]
+        heapify(standing)
+        while len(slots) < count and standing and standing[0][0] < depth:
+            tasks, place, slot = standing[0]
             slots.append(slot)
+            if depth == 1 or tasks + 1 == self.limits.get(slot):
+                heappop(standing)
+            else:
+                heapreplace(standing, (tasks + 1, place, slot))
+        is_full = len(slots) < count
+        self.slots = {} if is_full else {slot: tasks for tasks, _, slot in sorted(standing, key=itemgetter(1))}
         return slots
 
     def _offer_own(self, otherwise: Answer) -> tuple[Answer, int]:

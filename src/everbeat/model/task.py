@@ -1,10 +1,11 @@
 """What is known of a task at the moments of its life: sent, owned, orphaned, looked at."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 from everbeat.model.state import TaskStatus
 
@@ -84,8 +85,6 @@ class TaskKind(NamedTuple):
     priority: int = DEFAULT_PRIORITY
     max_attempts: int = 1
     policy: str | None = None
-    unique_key: str | None = None
-    """Of the tasks of one name that have it, at most one has not ended."""
     good_until: int | None = None
     """Not started by then, it has expired."""
     exclusive_key: str | None = None
@@ -100,6 +99,8 @@ class NewTask(NamedTuple):
     id: str
     args: bytes
     kind: TaskKind
+    unique_key: str | None = None
+    """Of the tasks of one name that have it, at most one has not ended."""
 
 
 class Enqueued(NamedTuple):
@@ -109,6 +110,57 @@ class Enqueued(NamedTuple):
     """That of the task which holds the unique key, if that is another one."""
     created: bool
     conflict: bool = False
+
+
+class Alike(Sequence[NewTask]):
+    """New tasks of one kind, by columns. One by one they are made only for who looks at them: the objects alone would
+    cost more than to encode what is in them."""
+
+    __slots__ = ("args", "ids", "keys", "kind")
+
+    def __init__(
+        self, kind: TaskKind, ids: Sequence[str], args: Sequence[bytes], keys: Sequence[str | None] | None = None
+    ) -> None:
+        self.kind = kind
+        self.ids = ids
+        self.args = args
+        self.keys = keys
+        """Unique keys, if any has one."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, at: int) -> NewTask: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> "Alike": ...
+
+    def __getitem__(self, at: int | slice) -> "NewTask | Alike":
+        if isinstance(at, slice):
+            return Alike(self.kind, self.ids[at], self.args[at], None if self.keys is None else self.keys[at])
+        return NewTask(self.ids[at], self.args[at], self.kind, None if self.keys is None else self.keys[at])
+
+
+class AllCreated(Sequence[Enqueued]):
+    """What became of many, all of which were stored now; by columns, as they were sent."""
+
+    __slots__ = ("ids",)
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        self.ids = ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, at: int) -> Enqueued: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> "AllCreated": ...
+
+    def __getitem__(self, at: int | slice) -> "Enqueued | AllCreated":
+        return AllCreated(self.ids[at]) if isinstance(at, slice) else Enqueued(self.ids[at], True)
 
 
 @dataclass(slots=True, eq=False)

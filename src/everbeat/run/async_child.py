@@ -1,7 +1,7 @@
 """The process that runs async tasks, many at once in one event loop.
 
-Takes one message in each turn of the loop, begins each task in it as an asyncio task, and sends the outcomes of one
-turn together: while the supervisor settles those of one message, the next is being run. A task that blocks the loop
+Takes some tasks in each turn of the loop, begins each of them as an asyncio task, and sends the outcomes of one turn
+together: while the supervisor settles those of one turn, the next are being run. A task that blocks the loop
 holds up its neighbours; one that kills the process is found by running each alone afterwards (PROTOCOL 23). Both are
 the supervisor's business; nothing here watches tasks.
 """
@@ -20,13 +20,18 @@ from everbeat.run.calling import Calling
 from everbeat.run.failure import ARGUMENTS_INVALID, error_of, interruption, unknown_task
 from everbeat.run.journal import Journal
 from everbeat.run.loading import RunnableApp
+from everbeat.run.speech import Mouth
 from everbeat.run.telling import Teller
-from everbeat.run.wire import GONE, Channel, Inbox, InterruptKind, Job, Run, ToChild, Told, encode, send
+from everbeat.run.tickets import Intake
+from everbeat.run.wire import GONE, Inbox, Interrupt, InterruptKind, Job, ToChild, Told
+
+AT_ONCE = 50
+"""So many tasks are begun in one turn."""
 
 
 class AsyncChild:
     def __init__(
-        self, app: RunnableApp, inbox: Inbox[ToChild], outcomes: Channel, journal: Journal, teller: Teller
+        self, app: RunnableApp, inbox: Inbox[ToChild], ticket_fd: int, mouth: Mouth, journal: Journal, teller: Teller
     ) -> None:
         self._tasks = app.tasks
         self._around = app.hooks.around
@@ -34,7 +39,8 @@ class AsyncChild:
         self.progress = teller.progress
         self.heartbeat = teller.heartbeat
         self._inbox = inbox
-        self._outcomes = outcomes
+        self._intake = Intake(inbox, ticket_fd, self._heed)
+        self._mouth = mouth
         self._journal = journal
         self._running: dict[Ownership, asyncio.Task[None] | None] = {}
         """None until its first step: a task cancelled before that would end without running any of its lines."""
@@ -54,7 +60,8 @@ class AsyncChild:
         """Run until the supervisor closes the channel."""
         asyncio.set_event_loop(self._loop)
         exit_on_return_after_fork(self._loop)
-        self._loop.add_reader(self._inbox.end, self._take)
+        self._loop.add_reader(self._intake.fd, self._take)
+        self._loop.add_reader(self._inbox.end, self._hear)
         self._tell([])
         while not self._over:  # user code may stop the loop
             try:
@@ -64,20 +71,23 @@ class AsyncChild:
 
     def _take(self) -> None:
         try:
-            message = self._inbox.take()
-            if isinstance(message, Run):
-                for job in message.jobs:
-                    self._running[job.seq, job.fence] = None
-                    self._loop.create_task(self._run(job))
-            elif message is not None:
-                self._interrupt((message.seq, message.fence), message.kind)
+            for job in self._intake.draw(AT_ONCE):
+                self._running[job.seq, job.fence] = None
+                self._loop.create_task(self._run(job))
         except EOFError:
             self._end()
 
-    def _interrupt(self, ownership: Ownership, kind: InterruptKind) -> None:
+    def _hear(self) -> None:
+        try:
+            self._intake.hear()
+        except EOFError:
+            self._end()
+
+    def _heed(self, interrupt: Interrupt) -> None:
+        ownership = interrupt.seq, interrupt.fence
         if ownership not in self._running:
             return
-        self._asked[ownership] = kind
+        self._asked[ownership] = interrupt.kind
         task = self._running[ownership]
         if task is not None:
             task.cancel()
@@ -130,12 +140,13 @@ class AsyncChild:
 
     def _tell(self, told: list[Told]) -> None:
         try:
-            send(self._outcomes, encode(told), wait=True)
+            self._mouth.say(told)
         except GONE:
             self._end()
 
     def _end(self) -> None:
         self._over = True
+        self._loop.remove_reader(self._intake.fd)
         self._loop.remove_reader(self._inbox.end)
         self._loop.stop()
 

@@ -98,11 +98,15 @@ class Books:
         entry: int | None = None,
     ) -> None:  # fmt: skip
         """An ownership ends."""
-        entered = Ending(claim, verdict, outcome, pid), entry
+        self.end_all([(Ending(claim, verdict, outcome, pid), entry)])
+
+    def end_all(self, entered: list[Entered]) -> None:
+        """Several ownerships end."""
         if self.apart:
-            self._enter(entered)
+            for one in entered:
+                self._enter(one)
         else:
-            self._endings.append(entered)
+            self._endings += entered
 
     def _enter(self, entered: Entered) -> None:
         if not (self.apart and self.apart.admits(entered)):

@@ -41,24 +41,11 @@ from everbeat.run.failure import cut, error_of, interruption, unknown_task
 from everbeat.run.journal import Journal
 from everbeat.run.loading import RunnableApp, RunnableTask, load_app
 from everbeat.run.lockfile import lock_child_byte
+from everbeat.run.speech import Mouth
 from everbeat.run.subscriber import SubscriberChild
 from everbeat.run.telling import Teller
-from everbeat.run.wire import (
-    GONE,
-    Channel,
-    ChildKind,
-    ChildPlan,
-    Inbox,
-    InterruptKind,
-    Job,
-    Kit,
-    NotStarted,
-    Run,
-    ToChild,
-    adopt,
-    encode,
-    send,
-)
+from everbeat.run.tickets import Intake
+from everbeat.run.wire import GONE, ChildKind, ChildPlan, Inbox, InterruptKind, Job, Kit, NotStarted, ToChild, adopt
 
 EXIT_NOT_STARTED = 70
 _PR_SET_PDEATHSIG = 1
@@ -76,18 +63,20 @@ def live(plan: ChildPlan, app: RunnableApp) -> None:
         faulthandler.enable(sys.__stderr__)  # a crash in C code says where it happened
     journal = _enter_service(plan)
     inbox = Inbox(adopt(plan.task_fd), msgspec.msgpack.Decoder(ToChild))
-    outcomes = adopt(plan.outcome_fd)
-    teller = Teller(outcomes)
+    for fd in (plan.ticket_fd, plan.outcome_fd):
+        os.set_inheritable(fd, False)
+    mouth = Mouth(plan.outcome_fd, inbox.end)
+    teller = Teller(mouth)
     _beat_from_a_thread(journal, plan.slot, plan.kit.beat_seconds, teller)
     _set_up_log(plan.kit)
     child: AsyncChild | SyncChild | SubscriberChild
     if plan.kind is ChildKind.EVENTS:
-        child = SubscriberChild(app.hooks.subscribers, inbox, outcomes)
+        child = SubscriberChild(app.hooks.subscribers, Intake(inbox, plan.ticket_fd), mouth)
     elif plan.kind is ChildKind.ASYNC:
-        child = AsyncChild(app, inbox, outcomes, journal, teller)
+        child = AsyncChild(app, inbox, plan.ticket_fd, mouth, journal, teller)
     else:
-        child = SyncChild(app, inbox, outcomes, journal, teller, plan)
-    _start_up(app.hooks.child_start, child.wait_for, outcomes)
+        child = SyncChild(app, Intake(inbox, plan.ticket_fd), mouth, journal, teller, plan)
+    _start_up(app.hooks.child_start, child.wait_for, mouth)
     child.serve()
     _shut_down(app.hooks.child_stop, child.wait_for)
 
@@ -114,16 +103,14 @@ def _set_up_log(kit: Kit) -> None:
     log.mark_records(fields)
 
 
-def _start_up(
-    hooks: Sequence[ChildHook], wait_for: Callable[[Coroutine[Any, Any, Any]], Any], outcomes: Channel
-) -> None:
+def _start_up(hooks: Sequence[ChildHook], wait_for: Callable[[Coroutine[Any, Any, Any]], Any], mouth: Mouth) -> None:
     """What the application wants done first. A failure is told: no task can be run here."""
     try:
         for hook in hooks:
             _run_hook(hook, wait_for)
     except BaseException as error:
         with suppress(*GONE):  # the supervisor is gone, and so will we be
-            send(outcomes, encode(NotStarted(cut("".join(traceback.format_exception(error))))), wait=True)
+            mouth.say(NotStarted(cut("".join(traceback.format_exception(error)))))
         raise
 
 
@@ -186,16 +173,16 @@ class SyncChild:
     def __init__(
         self,
         app: RunnableApp,
-        inbox: Inbox[ToChild],
-        outcomes: Channel,
+        intake: Intake,
+        mouth: Mouth,
         journal: Journal,
         teller: Teller,
         plan: ChildPlan,
     ) -> None:
         self._tasks = app.tasks
         self._around = app.hooks.around
-        self._inbox = inbox
-        self._outcomes = outcomes
+        self._intake = intake
+        self._mouth = mouth
         self._journal = journal
         self._teller = teller
         self._slot = plan.slot
@@ -214,20 +201,17 @@ class SyncChild:
 
     def serve(self) -> None:
         """Run tasks until the supervisor closes the channel; in a process of its own, one."""
-        self._answered = self._journal.interrupt_request(self._slot).number  # meant for who had this slot before
+        self._answered = self._journal.interrupts(self._slot)  # meant for who had this slot before
         signal.signal(signal.SIGUSR1, self._on_interrupt)
         try:
-            send(self._outcomes, encode([]), wait=True)
-            while True:
-                message = self._inbox.take(wait=True)
-                if isinstance(message, Run):
-                    for job in message.jobs:
-                        outcome = self._run(job)
-                        self._teller.finish((job.seq, job.fence))
-                        send(self._outcomes, encode([(job.entry, job.seq, job.fence, outcome)]), wait=True)
-                    if self._once:
-                        return
-        except (EOFError, *GONE):
+            self._mouth.say([])
+            for job in self._intake.jobs():
+                outcome = self._run(job)
+                self._teller.finish((job.seq, job.fence))
+                self._mouth.say([(job.entry, job.seq, job.fence, outcome)])
+                if self._once:
+                    return
+        except GONE:
             return
 
     def _run(self, job: Job) -> Outcome:
@@ -302,8 +286,10 @@ class SyncChild:
             self._raise_if_asked()
 
     def _raise_if_asked(self) -> None:
+        if self._journal.interrupts(self._slot) == self._answered:
+            return
         request = self._journal.interrupt_request(self._slot)
-        if (request.seq, request.fence) != self._interruptible or request.number == self._answered:
+        if (request.seq, request.fence) != self._interruptible:
             return
         self._answered = request.number
         if not self._in_coroutine:

@@ -23,8 +23,10 @@ from everbeat.run.news import AppFacts, AppFailed, AppReady, ChildReady, Died, F
 from everbeat.run.nursery import Application, Nursery
 from everbeat.run.offspring import Offspring
 from everbeat.run.pidfds import Watch, has_exited, kill_group, send_signal, wait_for_exit
+from everbeat.run.speech import Ear
 from everbeat.run.wire import (
     ChildKind,
+    FromChild,
     Interrupt,
     InterruptKind,
     Job,
@@ -151,7 +153,7 @@ class Crew:
         elif not child.doomed:
             child.doomed, child.kill_at = True, time.monotonic() + RELEASE_SECONDS
             self._released.append(child)
-            child.channels.tasks.close()
+            child.channels.tickets.end()
 
     def interrupt(self, slot: int, claim: Claim, kind: InterruptKind) -> bool:
         """Raise the exception for this kind in the task, if it is running. False: could not be asked for now."""
@@ -224,7 +226,7 @@ class Crew:
 
     def welcome(self, child: Offspring) -> None:
         assert child.channels is not None
-        self._watch.add(child.channels.outcomes.end.fileno(), lambda: self._hear(child))
+        self._watch.add(child.channels.outcomes.fd, lambda: self._hear(child))
         self._watch.add(child.pidfd, lambda: self._note_exit(child))
         if child.doomed:
             send_signal(child.pidfd, signal.SIGKILL)
@@ -257,34 +259,39 @@ class Crew:
             self._news.append(Finished(child.slot, outcomes))
 
     def _listen(self, child: Offspring, *, until_silent: bool) -> list[Told]:
-        """Outcomes that have arrived. Unless told otherwise, stops when no more are expected: one read for each."""
+        """Outcomes that have arrived. Unless it is told otherwise it asks once: that is all of them, nearly always."""
         heard: list[Told] = []
         if child.channels is None:
             return heard
-        inbox = child.channels.outcomes
+        ear = child.channels.outcomes
         try:
-            while (told := inbox.take()) is not None:
-                if isinstance(told, Progressed):
-                    self._news.append(Reported(child.slot, told.reports))
-                    continue
-                if isinstance(told, NotStarted):
-                    self._news.append(AppFailed("raised", told.message))
-                    continue
-                if not told:
-                    child.ready = True
-                    self._news.append(ChildReady(child.slot, child.pid))
-                heard += told
-                child.expected -= len(told)
-                if child.is_guarded and child.expected <= 0:
-                    child.guard(on=False)
-                if child.expected <= 0 and not until_silent:
-                    break
+            while self._take_down(child, ear, heard) and until_silent:
+                continue
         except EOFError:
-            self._watch.drop(inbox.end.fileno())
+            self._watch.drop(ear.fd)
         except msgspec.DecodeError:  # something in the child wrote to a channel that is not its own
-            self._watch.drop(inbox.end.fileno())
+            self._watch.drop(ear.fd)
             self.kill(child.slot)
+        child.expected -= len(heard)
+        if heard and child.is_guarded and child.expected <= 0:
+            child.guard(on=False)
         return heard
+
+    def _take_down(self, child: Offspring, ear: Ear[FromChild], heard: list[Told]) -> bool:
+        """Whether something was said."""
+        is_silent = True
+        for told in ear.hear():
+            is_silent = False
+            if isinstance(told, Progressed):
+                self._news.append(Reported(child.slot, told.reports))
+            elif isinstance(told, NotStarted):
+                self._news.append(AppFailed("raised", told.message))
+            elif told:
+                heard += told
+            else:
+                child.ready = True
+                self._news.append(ChildReady(child.slot, child.pid))
+        return not is_silent
 
     def _note_exit(self, child: Offspring) -> None:
         if not has_exited(child.pidfd):
@@ -299,7 +306,7 @@ class Crew:
     def _forget(self, child: Offspring) -> None:
         self.nursery.forget(child)
         if child.channels is not None:
-            self._watch.drop(child.channels.outcomes.end.fileno())
+            self._watch.drop(child.channels.outcomes.fd)
             child.channels.close()
         if child.pidfd >= 0:
             self._watch.drop(child.pidfd)

@@ -47,6 +47,7 @@ class Floor:
         room = self.slots.room(self._pace.depths, now)
         for promise in promised:
             room.keep(promise)
+        room.take_turns(self.slots.staffing.processes)
         room.shunned = self._books.apart.workflows
         return room
 

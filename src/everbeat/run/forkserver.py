@@ -151,11 +151,12 @@ class ForkServer:
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
         self._say(Born(child.number, child.pid), child.pidfd)
 
-    def _start(self, order: Spawn, task_fd: int, outcome_fd: int) -> _Child:
+    def _start(self, order: Spawn, task_fd: int, ticket_fd: int, outcome_fd: int) -> _Child:
         plan = ChildPlan(
             slot=order.slot,
             kind=order.kind,
             task_fd=task_fd,
+            ticket_fd=ticket_fd,
             outcome_fd=outcome_fd,
             leash_fd=self._plan.leash_fd,
             server_pid=self._pid,
@@ -217,7 +218,7 @@ class ForkServer:
 def _start_fresh(plan: ChildPlan) -> tuple[int, Callable[[], int]]:
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "everbeat.run.child", msgspec.json.encode(plan).decode()],
-        pass_fds=(plan.task_fd, plan.outcome_fd, plan.leash_fd),
+        pass_fds=(plan.task_fd, plan.ticket_fd, plan.outcome_fd, plan.leash_fd),
         process_group=0,
     )
     return process.pid, process.wait

@@ -22,11 +22,12 @@ from everbeat.run.meter import Meter
 from everbeat.run.news import AppFacts, AppFailed, AppReady, ChildReady, Died, Finished, News, Reported
 from everbeat.run.pacing import Pacing
 from everbeat.run.processes import Processes
+from everbeat.run.refusals import Entered
 from everbeat.run.slot import Flight, Slot, SlotState
 from everbeat.run.stops import Stops
 from everbeat.run.verdicts import Verdicts, cause_of, give_back
 from everbeat.run.wire import ChildKind
-from everbeat.store.messages import Report
+from everbeat.store.messages import Ending, Report
 
 GATHER_US = 1_000
 
@@ -112,13 +113,14 @@ class Hearing:
 
     def _take_outcomes(self, slot: Slot, outcomes: Iterable[tuple[int, int, int, Outcome]], now: int) -> None:
         took: dict[str, list[int]] = {}
+        ended: list[Entered] = []
         was_told, on_outcome = self._drain.has_interrupted, self._verdicts.on_outcome
-        remove, end, pid = slot.remove, self._books.end, slot.pid
+        remove, watched, pid = slot.queue.pop, self._stops.watched, slot.pid
         for _, seq, fence, outcome in outcomes:
-            flight = remove((seq, fence), now)
+            flight = remove((seq, fence), None)
             if flight is None:
                 continue
-            if self._stops.watched:
+            if watched:
                 self._stops.forget(slot, (seq, fence), now)
             crash_point("finish.received")
             claim = flight.claim
@@ -127,7 +129,10 @@ class Hearing:
             took[claim.name].append(outcome.ended_at - outcome.began_at)
             verdict = on_outcome(claim, outcome, pid, was_told=was_told)
             is_no_news = flight.is_taken and verdict.change is Change.CANCEL
-            end(claim, verdict, outcome=None if is_no_news else outcome, pid=pid, entry=flight.entry)
+            ended.append((Ending(claim, verdict, None if is_no_news else outcome, pid), flight.entry))
+        if ended:
+            slot.go_on(now)
+            self._books.end_all(ended)
         for name, times in took.items():
             self._pace.saw(name, sum(times) / len(times), len(times))
             if self.meter is not None:
@@ -139,7 +144,7 @@ class Hearing:
     def _bury(self, slot: Slot, death: Died, now: int) -> None:
         self._take_outcomes(slot, death.outcomes, now)
         for key in death.unread:
-            flight = slot.remove(key, now)
+            flight = slot.queue.pop(key, None)
             if flight is not None:
                 verdict = give_back(flight.claim, "its process died before taking it")
                 self._books.end(flight.claim, verdict, entry=flight.entry)

@@ -180,6 +180,10 @@ class Journal:
     def beat(self, slot: int) -> None:
         self._words[self._slot(slot)] = self.now_ns()
 
+    def interrupts(self, slot: int) -> int:
+        """The number of the last interrupt that was asked for."""
+        return self._words[self._slot(slot) + 3]
+
     def interrupt_request(self, slot: int) -> Request:
         words, at = self._words, self._slot(slot)
         return Request(seq=words[at + 1], fence=words[at + 2], number=words[at + 3], kind=words[at + 4])

@@ -18,6 +18,8 @@ from everbeat.run.news import AppFacts, AppFailed, AppReady, News
 from everbeat.run.offspring import Channels, Offspring
 from everbeat.run.pidfds import Watch, has_exited, kill_group, wait_for_exit
 from everbeat.run.server import Server
+from everbeat.run.speech import Ear, speech
+from everbeat.run.tickets import Tickets
 from everbeat.run.wire import (
     Born,
     Exited,
@@ -27,7 +29,6 @@ from everbeat.run.wire import (
     Kit,
     Loaded,
     Spawn,
-    ToChild,
     Unusable,
     channel,
     new_buffer,
@@ -67,7 +68,6 @@ class Nursery:
         self.deadline = Deadline.create()
         """Until when children may run a task with an exclusive key."""
         self._buffer = new_buffer()
-        self._to_child = msgspec.msgpack.Decoder(ToChild)
         self._from_child: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
         self.kit: Kit | None = None
         self.server: Server | None = None
@@ -235,17 +235,14 @@ class Nursery:
 
     def _order(self, server: Server, child: Offspring) -> bool:
         assert self.kit is not None
-        tasks, unread = channel()
-        outcomes, theirs = channel()
+        tasks, theirs = channel()
+        ear, mouth = speech()
+        beside = Inbox(tasks, self._from_child, self._buffer)
+        channels = Channels(tasks, theirs, Tickets(), Ear(ear, self._from_child, beside))
         self._numbers += 1
-        with theirs:
-            spawn = Spawn(self._numbers, child.slot, child.kind, self.kit)
-            sent = server.tell(spawn, unread.fileno(), theirs.fileno())
-        channels = Channels(
-            tasks=tasks,
-            unread=Inbox(unread, self._to_child, self._buffer),
-            outcomes=Inbox(outcomes, self._from_child, self._buffer),
-        )
+        spawn = Spawn(self._numbers, child.slot, child.kind, self.kit)
+        sent = server.tell(spawn, theirs.fileno(), channels.tickets.fd, mouth)
+        os.close(mouth)
         if not sent:
             channels.close()
             return False

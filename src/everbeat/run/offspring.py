@@ -1,24 +1,28 @@
 """A child as its supervisor sees it: its channels, its pidfd, and what was sent to it and not answered."""
 
-from contextlib import suppress
+from bisect import bisect
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from everbeat.run.server import Server
-from everbeat.run.wire import Channel, ChildKind, FromChild, Guard, Inbox, Interrupt, Job, Run, ToChild, encode, send
+from everbeat.run.speech import Ear
+from everbeat.run.tickets import AT_ONCE, Tickets
+from everbeat.run.wire import Channel, ChildKind, FromChild, Guard, Job, Run, encode, send
 
-ASYNC_MESSAGE = 50
-"""So many tasks go to the async process in one message: it runs some of them while others are being settled."""
+MESSAGE_BYTES = 32 * 1024
+"""So much of arguments goes in one message. What is longer goes alone."""
 
 
 @dataclass(slots=True, eq=False)
 class Channels:
     tasks: Channel
-    unread: Inbox[ToChild]
-    """The child's own reading end of `tasks`."""
-    outcomes: Inbox[FromChild]
+    theirs: Channel
+    """The child's own end of `tasks`: while we have it, too, its death is no error of ours."""
+    tickets: Tickets
+    outcomes: Ear[FromChild]
 
     def close(self) -> None:
-        for end in (self.tasks, self.unread.end, self.outcomes.end):
+        for end in (self.tasks, self.theirs, self.tickets, self.outcomes):
             end.close()
 
 
@@ -57,13 +61,23 @@ class Offspring:
 
     def send_backlog(self) -> bool:
         """Send what there is a place for. False: there is no room in the queue even for the first of it."""
-        size, sent = ASYNC_MESSAGE if self.kind is ChildKind.ASYNC else 1, 0
-        while batch := self.backlog[sent : sent + min(size, self._free(sent))]:
-            if self.channels is None or not send(self.channels.tasks, encode(Run(batch)), wait=False):
+        sent = 0
+        while batch := self._batch(sent):
+            if self.channels is None or not self._send(self.channels, batch):
                 break
             sent += len(batch)
         del self.backlog[:sent]
         return sent > 0 or not batch
+
+    def _send(self, channels: Channels, batch: list[Job]) -> bool:
+        message = encode(Run(channels.tickets.next, batch))
+        return send(channels.tasks, message, wait=False) and channels.tickets.issue(batch)
+
+    def _batch(self, sent: int) -> list[Job]:
+        """What goes in one message, if so many of the backlog are sent."""
+        batch = self.backlog[sent : sent + min(AT_ONCE, self._free(sent))]
+        sizes = list(accumulate([len(job.args) for job in batch]))
+        return batch if not batch or sizes[-1] <= MESSAGE_BYTES else batch[: bisect(sizes, MESSAGE_BYTES) or 1]
 
     def _free(self, sent: int) -> int:
         """Places, if so many of the backlog are sent."""
@@ -72,19 +86,9 @@ class Offspring:
 
     def read_back(self) -> list[tuple[int, int]]:
         """(seq, fence) of what it has not taken, and never will."""
-        unread: list[tuple[int, int]] = []
-        interrupts: list[Interrupt] = []
         if self.channels is None:
-            return unread
-        with suppress(EOFError):
-            while (message := self.channels.unread.take()) is not None:
-                if isinstance(message, Run):
-                    unread += [(job.seq, job.fence) for job in message.jobs]
-                else:
-                    interrupts.append(message)
-        unread += [(job.seq, job.fence) for job in self.backlog]
+            return []
+        unread = [*self.channels.tickets.draw_all(), *((job.seq, job.fence) for job in self.backlog)]
         self.backlog = []
-        for interrupt in () if self.doomed else interrupts:  # not meant to be taken back
-            send(self.channels.tasks, encode(interrupt), wait=False)
         self.expected -= len(unread)
         return unread

@@ -15,7 +15,7 @@ class WorkerOptions:
     database_url: str | None = None
     burst: bool = False
     drain_timeout: float = 25.0
-    frame_depth: int = 64
+    frame_depth: int = 256
     log_level: str = "info"
     log_format: str = "text"
     http: tuple[str, int] | None = None

@@ -128,16 +128,11 @@ class Slot:
 
     def add(self, flights: Iterable[Flight], now: int) -> None:
         if not self.queue:
-            self._begin_anew(now)
+            self.go_on(now)
         self.queue.update([((flight.claim.seq, flight.claim.fence), flight) for flight in flights])
 
-    def remove(self, key: Ownership, now: int) -> Flight | None:
-        flight = self.queue.pop(key, None)
-        if flight is not None:
-            self.head_since, self.late_since = now, None
-        return flight
-
-    def _begin_anew(self, now: int) -> None:
+    def go_on(self, now: int) -> None:
+        """Something has ended there, or is the first."""
         self.head_since, self.late_since = now, None
 
     def is_stuck(self, now: int) -> bool:
@@ -177,7 +172,8 @@ class Slots(dict[int, Slot]):
         return [slot for slot in self.values() if slot.kind is kind]
 
     def room(self, depths: Mapping[str, int], now: int) -> Room:
-        """What they could take now."""
+        """What they could take now. It stays so, whatever is learned of the tasks while somebody claims into it: the
+        store takes as many as it says first, and asks it afterwards where they go."""
         staffing = self.staffing
         open_slots = [slot for slot in self.of(ChildKind.SYNC) if slot.takes_more(now)]
         return Room(
@@ -185,7 +181,7 @@ class Slots(dict[int, Slot]):
             staffing.async_names,
             staffing.queues,
             slots={slot.number: len(slot.queue) for slot in open_slots},
-            depths=depths,
+            depths=dict(depths),
             limits={} if staffing.max_tasks is None else _limits(open_slots, staffing.max_tasks),
             async_free=self._async_free(now),
             async_frames=self._async_frames(now),

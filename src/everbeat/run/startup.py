@@ -163,7 +163,9 @@ class Startup:
 
     def _doubt(self, findings: Findings) -> None:
         breaks_rules = any("CHECK constraint" in warning for warning in findings.warnings)
-        findings.warnings += self.store.inconsistencies(scan=breaks_rules)
+        if breaks_rules:
+            findings.warnings += self.store.contradictions()
+        findings.warnings += self.store.oddities(scan=breaks_rules)
         findings.warnings += leftovers.lost_commits(self.store)
         for warning in findings.warnings:
             self.reporter.warn("recovery.warning", warning=warning)

@@ -16,7 +16,9 @@ from everbeat.model.event import EVERY, EventInfo
 from everbeat.model.task import Outcome, TaskError
 from everbeat.report import log
 from everbeat.run.failure import UNHANDLED_EXCEPTION, error_of
-from everbeat.run.wire import GONE, Channel, Inbox, Job, Run, ToChild, encode, send
+from everbeat.run.speech import Mouth
+from everbeat.run.tickets import Intake
+from everbeat.run.wire import GONE, Job
 from everbeat.store.moments import moment
 
 if TYPE_CHECKING:
@@ -26,10 +28,10 @@ Subscribers = Mapping[str, Sequence[Callable[[EventInfo], Any]]]
 
 
 class SubscriberChild:
-    def __init__(self, subscribers: Subscribers, inbox: Inbox[ToChild], outcomes: Channel) -> None:
+    def __init__(self, subscribers: Subscribers, intake: Intake, mouth: Mouth) -> None:
         self._subscribers = subscribers
-        self._inbox = inbox
-        self._outcomes = outcomes
+        self._intake = intake
+        self._mouth = mouth
         self._pid = os.getpid()
         self._runner: Runner | None = None
         self._told: dict[int, set[int]] = {}
@@ -37,14 +39,10 @@ class SubscriberChild:
 
     def serve(self) -> None:
         try:
-            send(self._outcomes, encode([]), wait=True)
-            while True:
-                message = self._inbox.take(wait=True)
-                if isinstance(message, Run):
-                    for job in message.jobs:
-                        outcome = self._tell(job)
-                        send(self._outcomes, encode([(job.entry, job.seq, job.fence, outcome)]), wait=True)
-        except (EOFError, *GONE):
+            self._mouth.say([])
+            for job in self._intake.jobs():
+                self._mouth.say([(job.entry, job.seq, job.fence, self._tell(job))])
+        except GONE:
             return
 
     def wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -14,7 +14,8 @@ import time
 from typing import TypeVar
 
 from everbeat.current import Ownership, Progress
-from everbeat.run.wire import GONE, Channel, Progressed, encode, send, to_json
+from everbeat.run.speech import Mouth
+from everbeat.run.wire import GONE, Progressed, to_json
 
 T = TypeVar("T")
 
@@ -25,8 +26,8 @@ BEAT_PAUSE_SECONDS = 5.0
 class Teller:
     """The speaking half of a `Line`."""
 
-    def __init__(self, outcomes: Channel) -> None:
-        self._outcomes = outcomes
+    def __init__(self, mouth: Mouth) -> None:
+        self._mouth = mouth
         self._words: dict[Ownership, Progress] = {}
         """Each access is one step, so no lock is needed between the task and the thread. So it is with the next."""
         self._beats: dict[Ownership, None] = {}
@@ -86,7 +87,7 @@ class Teller:
         if not reports:
             return
         try:
-            send(self._outcomes, encode(Progressed(reports)), wait=True)
+            self._mouth.say(Progressed(reports))
         except GONE:  # the supervisor is gone, and so will we be
             return
 

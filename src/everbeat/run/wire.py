@@ -1,7 +1,8 @@
 """Messages between supervisor, fork server and children.
 
-A channel is a SOCK_SEQPACKET pair: a message arrives whole or not at all, also when its sender is killed while sending,
-and two readers of one end never share a message. That is what makes reading back (PROTOCOL 19) atomic.
+A channel is a SOCK_SEQPACKET pair: a message arrives whole or not at all, also when its sender is killed while sending.
+Which of the tasks that came over it a child has is decided beside it (tickets.py), and what it says of them it says
+beside it, too (speech.py).
 
 A message too big for a socket buffer travels as a memfd beside a one-byte stub, so size never breaks that promise.
 Arguments and results are opaque bytes here; the supervisor never looks into them.
@@ -75,6 +76,8 @@ class Job(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Run(msgspec.Struct, array_like=True, frozen=True, tag="run"):
+    first: int
+    """The number of the ticket of the first; the others follow (tickets.py)."""
     jobs: list[Job]
 
 
@@ -116,7 +119,7 @@ class Kit(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Spawn(msgspec.Struct, array_like=True, frozen=True, tag="spawn"):
-    """To the fork server, with the child's ends of its two channels. A number is never used twice."""
+    """To the fork server, with the child's ends of what it hears and says. A number is never used twice."""
 
     number: int
     slot: int
@@ -185,6 +188,7 @@ class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):
     slot: int
     kind: ChildKind
     task_fd: int
+    ticket_fd: int
     outcome_fd: int
     leash_fd: int
     server_pid: int

@@ -22,6 +22,10 @@ class WaitingBell(Bell, Protocol):
 
 
 class Bells(Protocol):
+    @property
+    def are_light(self) -> bool:
+        """A bell costs less now than a look at the store."""
+
     def for_worker(self, worker_id: str) -> Bell:
         """Rings when something may be ready for this worker, or a run of it is to end."""
 

@@ -45,10 +45,14 @@ SELECT 'ended-' || CAST(100000000 + n AS TEXT), :name, 'default', 100, :args, 'C
 MOVE_AWAY = "UPDATE everbeat_workers SET boot_id = 'another kernel', hostname = 'elsewhere' WHERE name = ?"
 SILENCE = "UPDATE everbeat_workers SET beat_mono = 0 WHERE id = ?"
 
-# everbeat_tasks_ended
+# everbeat_tasks_ended, and of `DRAINED` the rows.
+DONE = """
+SELECT count(*) FROM everbeat_tasks WHERE queue = 'default' AND status = 'COMPLETED' AND finished_at >= ?"""
 DRAINED = """
-SELECT count(*), min(started_at), max(finished_at) FROM everbeat_tasks
- WHERE queue = 'default' AND status = 'COMPLETED' AND finished_at >= ?"""
+SELECT count(*), min(started_at), max(finished_at)
+  FROM (SELECT started_at, finished_at FROM everbeat_tasks
+         WHERE queue = 'default' AND status = 'COMPLETED' AND finished_at >= ? ORDER BY finished_at LIMIT ?) AS ended"""
+ALL = 1 << 60
 
 
 class _Database(Protocol):
@@ -88,10 +92,18 @@ def now_us(store: Store) -> int:
         return tx.now
 
 
-def drained(store: Store, *, since_us: int) -> tuple[int, int, int]:
-    """How many tasks of the queue "default" have completed since then; the first start and the last end of these."""
+def done(store: Store, *, since_us: int) -> int:
+    """How many tasks of the queue "default" have completed since then. Asked beside the worker that is measured."""
     with _database(store).read() as tx:
-        count, first, last = tx.one(DRAINED, (since_us,)) or (0, None, None)
+        (count,) = tx.one(DONE, (since_us,)) or (0,)
+        return int(count)
+
+
+def drained(store: Store, *, since_us: int, most: int = ALL) -> tuple[int, int, int]:
+    """Of the tasks of the queue "default" that have completed since then, the first so many: their number, the first
+    start and the last end."""
+    with _database(store).read() as tx:
+        count, first, last = tx.one(DRAINED, (since_us, most)) or (0, None, None)
         return count, first or 0, last or 0
 
 

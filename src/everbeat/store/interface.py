@@ -107,7 +107,7 @@ class Store(Site, Protocol):
 
     # -- sending ----------------------------------------------------------------------------------------------------
 
-    def enqueue(self, tasks: Sequence[NewTask]) -> list[Enqueued]:
+    def enqueue(self, tasks: Sequence[NewTask]) -> Sequence[Enqueued]:
         """Store all or none, durably, and wake a worker. Calls from several threads share commits."""
 
     def enqueue_on(self, connection: Any, tasks: Sequence[NewTask]) -> Sent:
@@ -298,8 +298,11 @@ class Store(Site, Protocol):
 
     def checkpoint(self) -> Checkpoint: ...
 
-    def inconsistencies(self, *, scan: bool) -> list[str]:
-        """Rows that make no sense, in words. `scan`: also those that only a walk through all tasks finds."""
+    def contradictions(self) -> list[str]:
+        """Rows that can not be what they say, in words: nobody of us writes such. A walk through all tasks."""
+
+    def oddities(self, *, scan: bool) -> list[str]:
+        """Rows that are worth a look, in words. `scan`: also those that only a walk through all heartbeats finds."""
 
     def is_behind(self, marks: frozenset[tuple[int, int]]) -> bool:
         """Whether a journal's begin marks tell of runs that the store knows nothing of: commits were lost."""

@@ -197,6 +197,6 @@ class TaskFilter:
 class Sent(NamedTuple):
     """What was added to a transaction of the user's own."""
 
-    tasks: list[Enqueued]
+    tasks: Sequence[Enqueued]
     is_open: Callable[[], bool]
     """Whether that transaction has not ended yet. May ask the database."""

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.event import Event
+from everbeat.model.flow import Named
 
 Row = tuple[Any, ...]
 Kind = tuple[str, str | None]
@@ -81,6 +82,9 @@ class Transaction(Protocol):
     turns: set[str]
     """Exclusive keys that are to be handed over before it is committed, all together."""
 
+    results: dict[str, dict[Named, bytes]]
+    """Of nodes, by workflow, as far as they were read in it: under the lock of the workflow they do not change."""
+
     events: list[Event]
     """What was announced in it. Whoever listens is told of them when it is committed."""
     done: set[str]
@@ -133,9 +137,10 @@ class Transaction(Protocol):
     def kinds(self, queues: Collection[str] | None, names: Sequence[str]) -> Iterator[tuple[str, str]]:
         """Queue and name of ready tasks, of those that are asked for (None: any queue), in order."""
 
-    def ahead(self, sql: str, values: Sequence[Any], few: int) -> Iterator[Row]:
+    def ahead(self, sql: str, values: Sequence[Any], few: int) -> Iterator[Sequence[Row]]:
         """Of the tasks that this finds, those that nobody else is about to take, by priority and seq, which come first
-        in their rows. About so many are wanted."""
+        in their rows, some at a time. About so many are wanted; no more are read before the next are asked for. Rows of
+        `claiming.READY` may be short, all that come at a time."""
 
     def lock(self, name: str) -> None:
         """Whoever else wants this name waits until the end of this transaction."""

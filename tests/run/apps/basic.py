@@ -93,6 +93,7 @@ def process() -> dict[str, Any]:
         "parent": os.getppid(),
         "stdin": os.readlink("/proc/self/fd/0"),
         "sockets": sum(os.readlink(f"/proc/self/fd/{fd}").startswith("socket:") for fd in _fds()),
+        "pipes": sum(os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:") for fd in _fds()),
         "inherited_by_exec": [fd for fd in _fds() if fd > 2 and os.get_inheritable(fd)],
     }
 

@@ -5,7 +5,8 @@ concerns. When the session is lost everybody is rung and looks again, and the th
 
 A NOTIFY inside a writing transaction takes a lock of the whole cluster until its commit is flushed, and eight producers
 lose most of their speed. So it is sent after the commit, in a transaction of its own that writes nothing, and at most
-once in PAUSE seconds per process; the last one is never left out.
+once in PAUSE seconds per process; the last one is never left out. Who sends and then waits, one task after the other,
+is one of few: for it, and for the few tasks that end at a time then, SHORT_PAUSE is enough.
 
 One channel for each store, fixed by its id (PROTOCOL 41). A message is a JSON list of words: `["r", queue, name]` of
 ready work, `["d", digest]` of a task that has ended, `["s", worker]` that somebody wants a run of this worker to end.
@@ -34,6 +35,8 @@ from everbeat.store.verbs.living import Served
 T = TypeVar("T")
 
 PAUSE = 0.02
+SHORT_PAUSE, FEW = 0.002, 4
+"""Between messages that somebody waits for: whoever sends a task begins to wait, or so few tasks have ended."""
 RECONNECT = (0.05, 0.2, 1.0)
 LISTEN_SECONDS = 1.0
 LOOK_SECONDS = 10.0
@@ -129,6 +132,10 @@ class Switchboard:
         self._listens.wait(LISTEN_SECONDS)
         return bell
 
+    @property
+    def listens(self) -> bool:
+        return self._listens.is_set()
+
     def take_down(self, bell: Bell) -> None:
         with self._lock:
             self._bells.discard(bell)
@@ -197,60 +204,78 @@ class Ringer:
     def __init__(self, database: PostgresDatabase, channel: str) -> None:
         self._database = database
         self._channel = channel
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._words: set[Word] = set()
         self._sent_at = 0.0
-        self._is_due = False
-        self._called = threading.Event()
+        self._due_at: float | None = None
+        """When the words that were gathered are to be sent."""
         self._thread: threading.Thread | None = None
 
-    def ring(self, words: Iterable[Word]) -> None:
+    def ring(self, words: Collection[Word], pause: float) -> None:
         """After a commit; never fails: whoever does not hear it will look by itself."""
-        with self._lock:
+        with self._changed:
             self._words.update(words)
-            wait = self._sent_at + PAUSE - time.monotonic()
-            if self._is_due:
-                return
-            self._is_due = wait > 0
-            if self._is_due:
-                self._call()
-        if wait <= 0:
+            is_now = self._due_at is None and self._has_passed(pause)
+            if not is_now:
+                self._call(self._sent_at + pause)
+        if is_now:
             self.send()
 
-    def take(self, words: Iterable[Word]) -> list[Said]:
+    def take(self, words: Collection[Word], pause: float) -> list[Said]:
         """What is to be said now, by the caller. Nothing, if too little time has passed: then it is to be rung."""
-        with self._lock:
-            if self._is_due or time.monotonic() < self._sent_at + PAUSE:
+        with self._changed:
+            if self._due_at is not None or not self._has_passed(pause):
                 return []
             self._sent_at = time.monotonic()
         return [(NOTIFY, (self._channel, message)) for message in _messages({*words})]
 
-    def _call(self) -> None:
-        self._called.set()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._send_late, name="everbeat-notify", daemon=True)
-            self._thread.start()
-
-    def _send_late(self) -> None:
-        while True:
-            self._called.wait(STAY_SECONDS)
-            with self._lock:
-                if not self._is_due:  # nobody has called
-                    self._thread = None
-                    return
-                self._called.clear()
-                wait = self._sent_at + PAUSE - time.monotonic()
-            time.sleep(max(0.0, wait))
+    def hurry(self) -> None:
+        """Somebody begins to wait for what has not been said yet."""
+        with self._changed:
+            if self._due_at is None:
+                return
+            is_now = self._has_passed(SHORT_PAUSE)
+            if not is_now:
+                self._call(self._sent_at + SHORT_PAUSE)
+        if is_now:
             self.send()
 
     def send(self) -> None:
         """What is still to be said, now."""
-        with self._lock:
-            words, self._words, self._sent_at, self._is_due = self._words, set(), time.monotonic(), False
+        with self._changed:
+            words, self._words, self._due_at = self._words, set(), None
+            if words:
+                self._sent_at = time.monotonic()
         if words:
             with suppress(StoreUnavailable), self._database.session() as connection:
                 for message in _messages(words):
                     connection.execute(NOTIFY, (self._channel, message))
+
+    def _has_passed(self, pause: float) -> bool:
+        return time.monotonic() >= self._sent_at + pause
+
+    def _call(self, due_at: float) -> None:
+        if self._due_at is not None and self._due_at <= due_at:
+            return
+        self._due_at = due_at
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._send_late, name="everbeat-notify", daemon=True)
+            self._thread.start()
+        self._changed.notify()
+
+    def _send_late(self) -> None:
+        while self._await_call():
+            self.send()
+
+    def _await_call(self) -> bool:
+        """Until what was gathered is to be sent. False: nobody has called for a while."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._due_at is not None, STAY_SECONDS):
+                self._thread = None
+                return False
+            while self._due_at is not None and (left := self._due_at - time.monotonic()) > 0:
+                self._changed.wait(left)
+            return True
 
 
 class NotifyBells:
@@ -263,6 +288,10 @@ class NotifyBells:
         self._who_serves = who_serves
         self._served: dict[str, Served] = {}
         self._served_at = 0.0
+
+    @property
+    def are_light(self) -> bool:
+        return self._board.listens
 
     def for_worker(self, worker_id: str) -> Bell:
         def concerns(word: Word) -> bool:
@@ -278,30 +307,32 @@ class NotifyBells:
         return self._board.hang(Bell(self._board, concerns=concerns))
 
     def for_waiter(self, task_id: str) -> Bell:
-        return self._board.hang(Bell(self._board, word=(DONE, digest(task_id))))
+        bell = self._board.hang(Bell(self._board, word=(DONE, digest(task_id))))
+        self._ringer.hurry()
+        return bell
 
     def ring_workers(self, kinds: set[Kind] | None) -> None:
-        self._ringer.ring([(READY, None, None)] if kinds is None else [(READY, *kind) for kind in kinds])
+        self._ringer.ring([(READY, None, None)] if kinds is None else [(READY, *kind) for kind in kinds], PAUSE)
 
     def ring_with(self, kinds: set[Kind], commit: Callable[[Sequence[Said]], T]) -> T:
         """As `ring_workers`, for something that is committed now: it is told with the commit, right behind it and in a
         transaction of its own, if that is soon enough after the last time."""
         words = [(READY, *kind) for kind in kinds]
-        said = self._ringer.take(words)
+        said = self._ringer.take(words, PAUSE)
         committed = commit(said)
         if not said:
-            self._ringer.ring(words)
+            self._ringer.ring(words, PAUSE)
         return committed
 
     def ring_owners(self, workers: Collection[str]) -> None:
-        self._ringer.ring((STOP, worker) for worker in workers)
+        self._ringer.ring([(STOP, worker) for worker in workers], PAUSE)
 
     def ring_waiters(self, tasks: Collection[str]) -> None:
-        self._ringer.ring((DONE, digest(task_id)) for task_id in tasks)
+        self._ringer.ring([(DONE, digest(task_id)) for task_id in tasks], _pause_after(tasks))
 
     def words_for_waiters(self, tasks: Collection[str]) -> list[Said]:
         """As `ring_waiters`, for a commit that is made now."""
-        return self._ringer.take((DONE, digest(task_id)) for task_id in tasks)
+        return self._ringer.take([(DONE, digest(task_id)) for task_id in tasks], _pause_after(tasks))
 
     def ring_at_commit(self, connection: Connection, kinds: set[Kind]) -> None:
         """In the user's own transaction: nobody else knows when it commits."""
@@ -319,6 +350,10 @@ class NotifyBells:
 
 def digest(task_id: str) -> str:
     return hashlib.blake2b(task_id.encode("utf-8", "surrogatepass"), digest_size=9).hexdigest()
+
+
+def _pause_after(ended: Collection[str]) -> float:
+    return SHORT_PAUSE if len(ended) <= FEW else PAUSE
 
 
 def _messages(words: Collection[Word]) -> Iterable[str]:

@@ -54,7 +54,7 @@ def enqueue_on(given: Any, tasks: Sequence[NewTask], *, database: PostgresDataba
         with transaction.part(), _found_by(guest, database.schema, path):
             _require_same_store(guest, database)
             results = _stored(sending.enqueue(transaction, tasks))
-            bells.ring_at_commit(guest, {(task.kind.queue, task.kind.name) for task in tasks})
+            bells.ring_at_commit(guest, {(kind.queue, kind.name) for kind in sending.kinds_of(tasks)})
             number = _one(guest, THIS_TRANSACTION)
     except _OtherStore as error:
         raise ValueError(str(error)) from None
@@ -128,7 +128,7 @@ def _require_same_store(connection: Connection, database: PostgresDatabase) -> N
         )
 
 
-def _stored(results: list[Enqueued]) -> list[Enqueued]:
+def _stored(results: Sequence[Enqueued]) -> Sequence[Enqueued]:
     conflict = next((result for result in results if result.conflict), None)
     if conflict is not None:
         raise TaskConflict(conflict.id)

@@ -91,6 +91,11 @@ class PostgresDatabase:
         """It tells the time itself, as it always does but in tests."""
         return self._clock is None
 
+    @property
+    def moment(self) -> int | None:
+        """None, if it does."""
+        return None if self._clock is None else self._clock.wall_us()
+
     # -- transactions -----------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -229,7 +234,7 @@ class PostgresDatabase:
         try:
             if not connection.closed and connection.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF:
                 connection.close()  # somebody was interrupted in the middle
-            if not connection.closed and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            if not connection.closed and connection.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                 connection.rollback()
         except psycopg.Error:
             connection.close()
@@ -242,13 +247,17 @@ class PostgresDatabase:
     def alone(self, connection: Connection, sql: str, values: Any, *, then: Sequence[Question] = ()) -> Answer:
         """Run one statement that commits itself, and `then` notifications, in the same round trip. As for COMMIT, a
         lost answer is a doubt; that nobody could be told is none."""
+        return self.together(connection, (sql, values), then=then)[0]
+
+    def together(self, connection: Connection, *asked: tuple[str, Any], then: Sequence[Question] = ()) -> list[Answer]:
+        """The same for several, which are one transaction."""
         begin = _begin(connection, {}) if self.is_pooled(connection) else ()
         answers: list[Answer] = []
         try:
             with connection.together() as talk:
                 for said in begin:
                     talk.execute(said)
-                answers.append(talk.execute(sql, values))
+                answers += [talk.execute(sql, values) for sql, values in asked]
                 if begin:
                     answers.append(talk.execute("COMMIT"))
                 elif then:
@@ -260,7 +269,7 @@ class PostgresDatabase:
         except psycopg.Error as error:
             if not answers or answers[-1].statusmessage is None:
                 raise self.in_doubt(connection, error) from error
-        return answers[0]
+        return answers
 
     def at_once(
         self, connection: Connection, statement: Statement, values: Sequence[bytes | None]

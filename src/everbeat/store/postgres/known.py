@@ -34,10 +34,13 @@ def run(connection: LimitedConnection, statement: Statement, values: Sequence[by
 
 def _answer(connection: LimitedConnection) -> pq.abc.PGresult:
     try:
-        answer: pq.abc.PGresult = connection.wait(execute(connection.pgconn))[-1]
+        if connection.pgconn.flush():  # more than the network takes at once
+            answer: pq.abc.PGresult = connection.wait(execute(connection.pgconn))[-1]
+        else:
+            answer = connection.hear()
     except psycopg.Error:
         raise
-    except BaseException:  # psycopg hears the rest before it lets an interrupt out, and we have not learned it
+    except BaseException:  # an interrupt: nobody has heard the rest
         connection.close()
         raise
     if answer.status == FAILED:

@@ -5,6 +5,7 @@ frozen, keeps neither, and every connection to it looks well. So the client coun
 server would, and the connection is closed: what was on its way is in doubt (PROTOCOL 7).
 """
 
+import select
 import time
 from collections.abc import Generator
 from typing import Any, TypeVar
@@ -30,17 +31,38 @@ class LimitedConnection(psycopg.Connection[Row]):
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
         return super().wait(self._for_a_while(gen), *args, **options)
 
+    def hear(self) -> "psycopg.pq.abc.PGresult":
+        """The answer to the one statement that was sent. As `wait`, with nothing between us and the socket: a sender
+        alone has as much to do with generators as with all the rest."""
+        pgconn, answer = self.pgconn, None
+        poll = select.poll()
+        poll.register(pgconn.socket, select.POLLIN)
+        give_up = time.monotonic() + ANSWER_SECONDS
+        while True:
+            while pgconn.is_busy():
+                if not poll.poll(1000 * max(0.0, give_up - time.monotonic())):
+                    raise self._given_up()
+                pgconn.consume_input()
+            said = pgconn.get_result()
+            if said is None and answer is not None:
+                return answer
+            if said is None:
+                raise psycopg.OperationalError("the connection was lost")
+            answer = said
+
+    def _given_up(self) -> psycopg.OperationalError:
+        self.close()
+        return psycopg.OperationalError(f"the server has not answered for {ANSWER_SECONDS:.0f} s")
+
     def _for_a_while(self, waiting: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
         """Woken at intervals, with what the socket is ready for; with nothing if it is not."""
-        limit = ANSWER_SECONDS
-        give_up = time.monotonic() + limit
+        give_up = time.monotonic() + ANSWER_SECONDS
         try:
             wanted = next(waiting)
             while True:
                 ready = yield wanted
                 if not ready and time.monotonic() > give_up:
-                    self.close()
-                    raise psycopg.OperationalError(f"the server has not answered for {limit:.0f} s")
+                    raise self._given_up()
                 wanted = waiting.send(ready)
         except StopIteration as end:
             result: T = end.value

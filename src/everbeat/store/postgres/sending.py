@@ -21,30 +21,31 @@ from everbeat.store.verbs.sending import OF_KIND
 
 RUN_AT = "coalesce(%(run_at)s::bigint, c.now + %(delay_us)s::bigint)"
 SEND = f"""
-INSERT INTO everbeat_tasks (id, args, {", ".join(OF_KIND)}, created_at, run_at, due_at)
-SELECT {{own}}, %(name)s, %(queue)s, %(priority)s, %(max_attempts)s, %(policy)s, %(unique_key)s,
-       %(good_until)s::bigint, NULL, c.now, {RUN_AT}, CASE WHEN {RUN_AT} > c.now THEN {RUN_AT} END
+INSERT INTO everbeat_tasks (id, args, unique_key, {", ".join(OF_KIND)}, created_at, run_at, due_at)
+SELECT {{own}}, %(name)s, %(queue)s, %(priority)s, %(max_attempts)s, %(policy)s, %(good_until)s::bigint, NULL, c.now,
+       {RUN_AT}, CASE WHEN {RUN_AT} > c.now THEN {RUN_AT} END
   FROM (SELECT {NOW} AS now) AS c{{rows}}
 ON CONFLICT DO NOTHING"""
-SEND_ONE = SEND.format(own="%(id)s, %(args)s", rows="")
-SEND_MANY = SEND.format(own="u.id, u.args", rows=", unnest(%(id)s::text[], %(args)s::bytea[]) AS u (id, args)")
+SEND_ONE = SEND.format(own="%(id)s, %(args)s, %(unique_key)s", rows="")
+ROWS = ", unnest(%(id)s::text[], %(args)s::bytea[], %(unique_key)s::text[]) AS u (id, args, unique_key)"
+SEND_MANY = SEND.format(own="u.id, u.args, u.unique_key", rows=ROWS)
 SEND_MANY += " RETURNING id"
 TEXT, BYTEA, BIGINT, TEXTS, BYTEAS = 25, 17, 20, 1009, 1001
 """What PostgreSQL calls these types."""
 OF_BOTH = {
-    "name": TEXT, "queue": TEXT, "priority": BIGINT, "max_attempts": BIGINT, "policy": TEXT, "unique_key": TEXT,
-    "good_until": BIGINT, "run_at": BIGINT, "delay_us": BIGINT,
+    "name": TEXT, "queue": TEXT, "priority": BIGINT, "max_attempts": BIGINT, "policy": TEXT, "good_until": BIGINT,
+    "run_at": BIGINT, "delay_us": BIGINT,
 }  # fmt: skip
-"""Values of a kind, in the order in which the statements name them: after id and arguments of one, before those of
-many."""
-KNOWN_ONE: Statement = (numbered(SEND_ONE)[0], (TEXT, BYTEA, *OF_BOTH.values()))
-KNOWN_MANY: Statement = (numbered(SEND_MANY)[0], (*OF_BOTH.values(), TEXTS, BYTEAS))
+"""Values of a kind, in the order in which the statements name them: after what is one task's own, before what are
+those of many."""
+KNOWN_ONE: Statement = (numbered(SEND_ONE)[0], (TEXT, BYTEA, TEXT, *OF_BOTH.values()))
+KNOWN_MANY: Statement = (numbered(SEND_MANY)[0], (*OF_BOTH.values(), TEXTS, BYTEAS, TEXTS))
 _NUMBER = struct.Struct("!q").pack
 
 
 def send_alike(
     database: PostgresDatabase, bells: NotifyBells, orders: Sequence[Sequence[NewTask]]
-) -> list[list[Enqueued] | None]:
+) -> list[Sequence[Enqueued] | None]:
     """Those that are one task each, if all of these are of one kind. None: nothing of it was stored."""
     tasks = {order[0].id: order[0] for order in orders if len(order) == 1}
     kinds = {task.kind for task in tasks.values()}
@@ -75,11 +76,14 @@ def _send_known(
     """None: the session does not know the statement, nothing was sent."""
     if len(tasks) == 1:
         (task,) = tasks
-        answer = database.at_once(connection, KNOWN_ONE, (task.id.encode(), task.args, *_as_bytes(kind)))
+        own: tuple[bytes | None, ...] = (task.id.encode(), task.args, _encoded(task.unique_key))
+        answer = database.at_once(connection, KNOWN_ONE, (*own, *_as_bytes(kind)))
         if answer is not None:
             return (task.id,) if answer.command_tuples else ()
         return None
-    own = (array_of(TEXT, [task.id.encode() for task in tasks]), array_of(BYTEA, [task.args for task in tasks]))
+    ids = array_of(TEXT, [task.id.encode() for task in tasks])
+    keys = array_of(TEXT, [_encoded(task.unique_key) for task in tasks])
+    own = (ids, array_of(BYTEA, [task.args for task in tasks]), keys)
     answer = database.at_once(connection, KNOWN_MANY, (*_as_bytes(kind), *own))
     if answer is None:
         return None
@@ -93,14 +97,18 @@ def _send_alone(
 ) -> Collection[str]:
     values = kind._asdict() | {"delay_us": kind.delay_us or 0}
     if len(tasks) == 1:
-        values |= {"id": tasks[0].id, "args": tasks[0].args}
+        values |= {"id": tasks[0].id, "args": tasks[0].args, "unique_key": tasks[0].unique_key}
     else:
-        ids, args = [task.id for task in tasks], [task.args for task in tasks]
-        values |= {"id": ARRAYS["text"](ids), "args": ARRAYS["bytea"](args)}
+        ids, args, _, keys = zip(*tasks, strict=True)
+        values |= {"id": ARRAYS["text"](ids), "args": ARRAYS["bytea"](args), "unique_key": ARRAYS["text"](keys)}
     added = database.alone(connection, SEND_ONE if len(tasks) == 1 else SEND_MANY, values, then=then)
     if len(tasks) == 1:
         return [tasks[0].id] if added.rowcount else []
     return {task_id for (task_id,) in added.fetchall()}
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
 
 
 @lru_cache(maxsize=256)
@@ -113,7 +121,7 @@ def _as_bytes(kind: TaskKind) -> tuple[bytes | None, ...]:
     )
 
 
-def _result(order: Sequence[NewTask], tasks: dict[str, NewTask], created: Collection[str]) -> list[Enqueued] | None:
+def _result(order: Sequence[NewTask], tasks: dict[str, NewTask], created: Collection[str]) -> Sequence[Enqueued] | None:
     """Of one id twice the last was sent."""
     is_sent = len(order) == 1 and order[0].id in created and tasks[order[0].id] is order[0]
     return [Enqueued(order[0].id, True)] if is_sent else None

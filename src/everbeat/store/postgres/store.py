@@ -21,12 +21,15 @@ from everbeat.store.sql.store import SQLStore
 
 SENDING_LANES = 2
 """The server commits what comes on two connections together; more of them, and each brings less."""
+WHOLES = 16
+"""So many flushes are not tried in one round trip, after one that was tried in vain: what is special comes again."""
 
 
 class PostgresStore(PostgresSite, Sessions, Checks, SQLStore):
     database: PostgresDatabase
     bells: NotifyBells
     flushes_at_once = 2
+    _wholes = 0
 
     def __init__(
         self,
@@ -86,11 +89,22 @@ class PostgresStore(PostgresSite, Sessions, Checks, SQLStore):
         self.database.close()
 
     def flush(self, flush: Flush) -> Flushed:
+        turned = self._turn(flush)
+        if turned is None:
+            return super().flush(flush)
+        if turned.left is None:
+            return turned.flushed
+        self._wholes = WHOLES
+        return taking.whole(flush, turned, super().flush(turned.left))
+
+    def _turn(self, flush: Flush) -> taking.Turned | None:
+        if self._wholes:
+            self._wholes = max(0, self._wholes - 1)  # two may count at once
+            return None
         try:
-            taken = taking.at_once(self.database, flush)
+            return taking.at_once(self.database, self.bells, flush)
         except self.database.refused:  # by one of the rows: a flush finds out which
-            taken = None
-        return super().flush(flush) if taken is None else taken
+            return None
 
     def enqueue_on(self, connection: Any, tasks: Sequence[NewTask]) -> Sent:
         return borrowed.enqueue_on(connection, tasks, database=self.database, bells=self.bells)

@@ -1,26 +1,35 @@
-"""Take what is ready in one round trip: what a worker does when it is called and has nothing to tell.
+"""A turn in one round trip: settle results and take what is ready, where nothing is special about any of it.
 
-A flush asks, decides and changes, which takes two round trips. Where what is ready is of one kind and nothing is
-special about any of it, there is nothing to decide, and the claim itself is one guarded statement behind the lock on
+A flush asks, decides and changes, which takes two round trips and more. Where results were all claimed by this worker
+and what is ready is of one kind, there is nothing to decide, and all of it is one guarded statement behind the lock on
 the row of the worker. Both commit themselves. That nothing is ready is known by it, too.
 
 The same holds as in a flush: RUNNING is committed before anybody hears of the claim (P4), by a worker that is alive and
-in a store that knows no less than it did (PROTOCOL 2, 8), and in the order of claims. Not done here, but by a flush,
-which then finds everything as it was: tasks that were claimed before, or have a time limit, a key, a workflow, a
-process of their own; queues with a limit, or paused; tasks that have become due; several kinds of tasks at once.
+in a store that knows no less than it did (PROTOCOL 2, 8), and in the order of claims; results are stored under their
+fence (PROTOCOL 1), before any task is locked that is to be taken: who locks several tasks does so in one order. What a
+waiter waits for is told behind the commit.
+
+Not done here, but by a flush: ends that are no results, or of nodes, or under a key; tasks that were claimed before, or
+have a time limit, a key, a workflow, a process of their own; queues with a limit, or paused; tasks that have become
+due; several kinds of tasks at once. It finds everything as it was, but for results that are stored already.
 """
 
-from psycopg import Error
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from everbeat.crashpoint import crash_point
 from everbeat.decide.room import Room
-from everbeat.model.worker import WorkerStatus
-from everbeat.store.messages import Flush, Flushed
+from everbeat.model.recovery import Settled, Settlement
+from everbeat.model.state import Change
+from everbeat.model.task import Claim
+from everbeat.store.messages import Ending, Flush, Flushed
 from everbeat.store.postgres.arrays import KINDS as ARRAYS
+from everbeat.store.postgres.bells import NotifyBells
 from everbeat.store.postgres.connection import PostgresDatabase
-from everbeat.store.postgres.dialect import translate
-from everbeat.store.postgres.hot import KINDS, KINDS_OF, LOOK, NOW, READY
-from everbeat.store.verbs import claiming, queueing
+from everbeat.store.postgres.dialect import in_one, translate
+from everbeat.store.postgres.hot import KINDS, KINDS_OF, LOOK, NOW, READY, SHARED, TYPES
+from everbeat.store.verbs import claiming, queueing, settling
 
 # Of a row that was never claimed, as `verbs/unsound.py` and `verbs/claiming.py` mean it.
 IS_PLAIN = """(t.fence IN (0, 1) AND t.attempt = 0 AND t.free_attempts = 0 AND t.crash_count = 0 AND t.lost_count = 0
@@ -28,21 +37,37 @@ IS_PLAIN = """(t.fence IN (0, 1) AND t.attempt = 0 AND t.free_attempts = 0 AND t
        AND t.workflow_id IS NULL AND t.node IS NULL AND t.refs IS NULL
        AND (t.policy IS NULL OR t.policy !~ '"(timeout|isolated)"'))"""
 
-# everbeat_tasks_ready, then the primary key. A statement of its own, so that it sees what was set while the row of the
-# worker was waited for.
-TAKE = f"""
+MOMENT = f"(SELECT coalesce(%(now)s::bigint, {NOW}))"
+
+
+def _named(sql: str, *names: str) -> str:
+    for name in names:
+        sql = sql.replace("%s", name, 1)
+    return sql
+
+
+SETTLE = _named(
+    in_one(settling.COMPLETE, TYPES[settling.COMPLETE], SHARED[settling.COMPLETE]),
+    "%(results)s", "%(seqs)s", "%(fences)s", MOMENT, "%(worker_id)s",
+)  # fmt: skip
+
+# everbeat_tasks_ready, and the primary key. A statement of its own, so that it sees what was set while the row of the
+# worker was waited for. `kind` is a row if the guards hold: without it nothing is changed.
+TURN = f"""
 WITH kinds (queue, name) AS MATERIALIZED ({{kinds}}),
 kind AS MATERIALIZED (
     SELECT max(k.queue) AS queue, max(k.name) AS name FROM kinds k
-    HAVING count(*) = 1
+    HAVING count(*) <= 1
        AND EXISTS (SELECT 1 FROM everbeat_workers w
                     WHERE w.id = %(worker_id)s AND w.status = 'alive' AND w.beat_seq >= %(seen_beat)s::bigint)
        AND NOT EXISTS ({translate(queueing.LIMITS)})
-       AND coalesce(({translate(claiming.NEXT_DUE)}) > {NOW}, true)),
+       AND coalesce(({translate(claiming.NEXT_DUE)}) > {MOMENT}, true)),
+settled AS ({SETTLE} AND EXISTS (SELECT 1 FROM kind) RETURNING seq),
 ready AS MATERIALIZED (
     SELECT t.seq, {IS_PLAIN} AS is_plain
       FROM everbeat_tasks t
      WHERE {READY} AND t.queue = (SELECT queue FROM kind) AND t.name = (SELECT name FROM kind)
+       AND (SELECT count(*) FROM settled) = %(ended)s::bigint
      ORDER BY t.priority, t.seq
      LIMIT (SELECT r.most FROM unnest(%(names)s::text[], %(most)s::bigint[]) AS r (name, most)
              WHERE r.name = (SELECT name FROM kind))
@@ -50,53 +75,98 @@ ready AS MATERIALIZED (
 taken AS (
     UPDATE everbeat_tasks
        SET status = 'RUNNING', fence = fence + 1, worker_id = %(worker_id)s, counted = 0, attempt = attempt + 1,
-           started_at = (SELECT {NOW})
+           started_at = {MOMENT}
      WHERE seq = ANY (ARRAY(SELECT seq FROM ready WHERE (SELECT bool_and(is_plain) FROM ready)))
-    RETURNING priority, seq, id, name, queue, fence - 1, attempt - 1, 0, 0, 0, 0, 0, policy, args)
-SELECT found.count, taken.* FROM (SELECT count(*) FROM kinds) AS found LEFT JOIN taken ON true"""
-TAKE_ANY = TAKE.format(kinds=KINDS.replace("%s", "%(names)s"))
-TAKE_OF = TAKE.format(kinds=KINDS_OF.replace("%s", "%(queues)s", 1).replace("%s", "%(names)s"))
+    RETURNING priority, seq, id, fence - 1, attempt - 1, policy, args, name, queue)
+SELECT taken.*, said.* FROM (
+    SELECT EXISTS (SELECT 1 FROM kind), NOT EXISTS (SELECT 1 FROM kinds),
+           CASE WHEN (SELECT count(*) FROM settled) < %(ended)s::bigint THEN ARRAY(SELECT seq FROM settled) END
+    ) AS said LEFT JOIN taken ON true"""
+TURN_ANY = TURN.format(kinds=_named(KINDS, "%(names)s"))
+TURN_OF = TURN.format(kinds=_named(KINDS_OF, "%(queues)s", "%(names)s"))
 
 
-def at_once(database: PostgresDatabase, flush: Flush) -> Flushed | None:
-    """None: nothing was changed, it takes a whole flush."""
+class Turned(NamedTuple):
+    flushed: Flushed
+    left: Flush | None
+    """What takes a flush: nothing of it was done."""
+
+
+def at_once(database: PostgresDatabase, bells: NotifyBells, flush: Flush) -> Turned | None:
+    """None: it is not for here, and nothing was asked."""
     room = flush.room
-    has_news = flush.endings or flush.starts or flush.events or flush.reports
-    if room is None or has_news or flush.row_by_row or not database.has_own_clock:
+    if room is None or room.limits or not _is_plain(flush):
         return None
     most = _most(room)
+    if not (any(most.values()) or flush.endings):
+        return None
+    moment = database.moment
+    endings = sorted(flush.endings, key=settling.seq_of)
+    values = {
+        "worker_id": flush.worker_id, "seen_beat": flush.seen_beat or 0, "now": moment,
+        "queues": ARRAYS["text"](list(room.queues or ())), "names": ARRAYS["text"](list(most)),
+        "most": ARRAYS["bigint"](list(most.values())), "ended": len(endings),
+        "results": ARRAYS["bytea"]([ending.verdict.result for ending in endings]),
+        "seqs": ARRAYS["bigint"]([ending.claim.seq for ending in endings]),
+        "fences": ARRAYS["bigint"]([ending.claim.fence for ending in endings]),
+    }  # fmt: skip
+    ids = [ending.claim.id for ending in endings]
     with database.session() as connection:
-        if not most or database.is_pooled(connection):
+        if database.is_pooled(connection):
             return None
-        values = {
-            "worker_id": flush.worker_id, "seen_beat": flush.seen_beat or 0,
-            "queues": ARRAYS["text"](list(room.queues or ())), "names": ARRAYS["text"](list(most)),
-            "most": ARRAYS["bigint"](list(most.values())),
-        }  # fmt: skip
+        told = bells.words_for_waiters(ids) if ids else ()
         crash_point("flush.before_commit")
-        try:
-            with connection.together() as talk:
-                looked = talk.execute(LOOK, (flush.worker_id,))
-                took = talk.execute(TAKE_ANY if room.queues is None else TAKE_OF, values)
-        except Error as error:
-            raise database.in_doubt(connection, error) from error
+        turn = TURN_ANY if room.queues is None else TURN_OF
+        looked, took = database.together(connection, (LOOK, (flush.worker_id,)), (turn, values), then=told)
         crash_point("flush.after_commit")
-    found = took.fetchall()
-    ((now, status, beat_seq, due_at),) = looked.fetchall()
-    next_due_in_us = None if due_at is None else max(0, due_at - now)
-    rows = sorted(row[1:] for row in found if row[1] is not None)
-    if rows:
-        slots = room.offer_alike(rows[0][3], len(rows))
-        claims = claiming.claims_of(rows, slots, flush.worker_id, counted=False)
-        return Flushed(alive=True, claims=list(claims), next_due_in_us=next_due_in_us)
-    is_ours = status == WorkerStatus.ALIVE and beat_seq >= (flush.seen_beat or 0)
-    is_nothing_ready = found[0][0] == 0 and next_due_in_us != 0
-    return Flushed(alive=True, next_due_in_us=next_due_in_us) if is_ours and is_nothing_ready else None
+    ((now, _, _, due_at),) = looked.fetchall()
+    rows = took.fetchall()
+    is_guarded, is_nothing_ready, stored = rows[0][-3:]
+    if not is_guarded:
+        return Turned(Flushed(alive=False), flush)
+    if ids and not told:
+        bells.ring_waiters(ids)
+    claims: list[Claim] = []
+    if rows[0][1] is not None:
+        rows.sort()  # by priority and seq
+        name, queue = rows[0][7:9]
+        slots = room.offer_alike(name, len(rows))
+        claims = list(claiming.claims_of(rows, slots, flush.worker_id, (queue, name), counted=False))
+    flushed = Flushed(
+        alive=True, settlements=[Settled(ending.claim.id) for ending in flush.endings], claims=claims,
+        next_due_in_us=None if due_at is None else max(0, due_at - (moment or now)),
+    )  # fmt: skip
+    if stored is not None:
+        return Turned(flushed, replace(flush, endings=_without(flush.endings, frozenset(stored))))
+    return Turned(flushed, None if claims or is_nothing_ready else replace(flush, endings=()))
+
+
+def whole(flush: Flush, turned: Turned, rest: Flushed) -> Flushed:
+    """What became of a flush, some of which was `turned` and the rest was flushed."""
+    if turned.left is None or not turned.flushed.alive:
+        return rest
+    settled = dict(zip(map(id, turned.left.endings), rest.settlements, strict=False))
+    settlements: list[Settlement] = [settled.get(id(one), Settled(one.claim.id)) for one in flush.endings]
+    return replace(rest, settlements=settlements)
+
+
+def _is_plain(flush: Flush) -> bool:
+    """All that it tells are results, of tasks that nothing follows from."""
+    if flush.starts or flush.events or flush.reports or flush.row_by_row or flush.hurries:
+        return False
+    return all(
+        verdict.change is Change.COMPLETE
+        and claim.worker_id == flush.worker_id
+        and claim.workflow_id is None
+        and claim.exclusive_key is None
+        for claim, verdict, _, _ in flush.endings
+    )
+
+
+def _without(endings: Sequence[Ending], stored: frozenset[int]) -> list[Ending]:
+    return [ending for ending in endings if ending.claim.seq not in stored]
 
 
 def _most(room: Room) -> dict[str, int]:
-    """How many plain tasks of each name it takes."""
-    if room.limits:  # of processes that are to be replaced
-        return {}
-    names = sorted(room.sync_names | room.async_names)
-    return {name: few for name in names if (few := room.takes(name)) > 0}
+    """How many plain tasks it takes of each name that it looks for. Of some it may take none but special ones."""
+    return {name: room.takes(name) for name in sorted(room.sync_names | room.async_names) if room.looks_for(name)}

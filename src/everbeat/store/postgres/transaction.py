@@ -17,6 +17,7 @@ import psycopg
 
 from everbeat.clock import Clock
 from everbeat.model.event import Event
+from everbeat.model.flow import Named
 from everbeat.store.postgres import copying, statements
 from everbeat.store.postgres.arrays import KINDS as ARRAYS
 from everbeat.store.postgres.batch import Answer, Talk
@@ -37,6 +38,9 @@ TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
 NOT_SAID = -1
 TASKS = "everbeat_tasks"
 """What was foreseen of them is no longer known when a statement that names them was sent."""
+AT_ONCE = 128
+"""So many rows of a page are given at a time: they are looked at together, and only where all of them are plain by
+columns."""
 MOST_LIKELY = 4
 """So many kinds of tasks are looked for unasked."""
 
@@ -77,6 +81,7 @@ class PostgresTransaction:
         self.events: list[Event] = []
         self.wakes: set[Kind] = set()
         self.turns: set[str] = set()
+        self.results: dict[str, dict[Named, bytes]] = {}
         self.done: set[str] = set()
         self._is_undone = False
         self._questions: list[Question] = []
@@ -284,14 +289,15 @@ class PostgresTransaction:
             self._memory.kinds[queues, tuple(names)] = found[:MOST_LIKELY]
         return iter(found)
 
-    def ahead(self, sql: str, values: Sequence[Any], few: int) -> Iterator[Row]:
+    def ahead(self, sql: str, values: Sequence[Any], few: int) -> Iterator[Sequence[Row]]:
         """What is read is locked until the end of the transaction, so not more than is wanted."""
         few = max(few, 1)
         found = self._foreseen.pages.pop((sql, tuple(values), few), None) if self._foreseen is not None else None
         if found is None:
             found = self._execute(statements.page(sql), [*values, few]).fetchall()
         while True:
-            yield from found
+            for at in range(0, len(found), AT_ONCE):
+                yield found[at : at + AT_ONCE]
             if len(found) < few:
                 return
             found = self._execute(statements.page(sql, statements.AFTER), [*values, *found[-1][:2], few]).fetchall()
@@ -343,6 +349,7 @@ class PostgresTransaction:
                     self._send([])
         except BaseException as error:
             del self.events[announced:]
+            self.results.clear()
             self._expected.clear()
             self._questions.clear()
             self._is_checked = False

@@ -34,7 +34,7 @@ class _Order:
 
     def __init__(self, tasks: Sequence[NewTask]) -> None:
         self.tasks = tasks
-        self.result: list[Enqueued] | None = None
+        self.result: Sequence[Enqueued] | None = None
         self.error: Exception | None = None
         self.leads = self.is_done = self.is_gone = False
         self.behind: _Order | None = None
@@ -42,13 +42,13 @@ class _Order:
         self.wake = threading.Lock()
         self.wake.acquire()
 
-    def end(self, result: list[Enqueued] | None, error: Exception | None = None) -> None:
+    def end(self, result: Sequence[Enqueued] | None, error: Exception | None = None) -> None:
         """Neither of them: it is still to be done."""
         self.result, self.error = result, error
         self.is_done = result is not None or error is not None
 
 
-Store = Callable[[Sequence[Sequence[NewTask]]], "list[list[Enqueued] | None]"]
+Store = Callable[[Sequence[Sequence[NewTask]]], "list[Sequence[Enqueued] | None]"]
 """Stores several enqueues, each of them all or nothing, and rings for them; None for one that it leaves alone."""
 
 
@@ -75,7 +75,7 @@ class GroupCommit:
         """Those that neither lead nor are being committed."""
         self._queue = threading.Lock()
 
-    def enqueue(self, tasks: Sequence[NewTask]) -> list[Enqueued]:
+    def enqueue(self, tasks: Sequence[NewTask]) -> Sequence[Enqueued]:
         order = _Order(tasks)
         try:
             self._line_up(order)
@@ -167,8 +167,8 @@ class GroupCommit:
             if not group:
                 return
 
-    def _surely(self, orders: Sequence[Sequence[NewTask]]) -> list[list[Enqueued] | None]:
-        tasks = [task for order in orders for task in order]
+    def _surely(self, orders: Sequence[Sequence[NewTask]]) -> list[Sequence[Enqueued] | None]:
+        tasks = sending.all_of(orders)
         try:
             results = self._in_transaction(sending.add_all, orders, tasks)
         except sending.NotAll:
@@ -179,10 +179,10 @@ class GroupCommit:
 
     def _in_transaction(
         self,
-        store: Callable[[Transaction, Sequence[Sequence[NewTask]]], list[list[Enqueued]]],
+        store: Callable[[Transaction, Sequence[Sequence[NewTask]]], list[Sequence[Enqueued]]],
         orders: Sequence[Sequence[NewTask]],
         tasks: Sequence[NewTask],
-    ) -> list[list[Enqueued]]:
+    ) -> list[Sequence[Enqueued]]:
         with self._database.write("enqueue") as tx:
             results = store(tx, orders)
             if self._rings_early:

@@ -63,9 +63,13 @@ class Keeping(Base):
         with self.database.write() as tx:
             telling.settle(tx, application, delivered, failed, returned)
 
-    def inconsistencies(self, *, scan: bool) -> list[str]:
+    def contradictions(self) -> list[str]:
         with self.database.read() as tx:
-            return list(doubting.inconsistencies(tx, scan=scan))
+            return list(doubting.contradictions(tx))
+
+    def oddities(self, *, scan: bool) -> list[str]:
+        with self.database.read() as tx:
+            return list(doubting.oddities(tx, scan=scan))
 
     def is_behind(self, marks: frozenset[tuple[int, int]]) -> bool:
         with self.database.read() as tx:

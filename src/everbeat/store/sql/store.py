@@ -11,6 +11,7 @@ from everbeat.store.sql.keeping import Keeping
 from everbeat.store.sql.recovering import Recovering
 from everbeat.store.sql.working import Working
 from everbeat.store.verbs import living
+from everbeat.store.verbs.sending import kinds_of
 
 
 class SQLStore(Working, Recovering, Commanded, Flowing, Keeping):
@@ -22,8 +23,8 @@ class SQLStore(Working, Recovering, Commanded, Flowing, Keeping):
         with self.database.read() as tx:
             return living.store_id(tx)
 
-    def enqueue(self, tasks: Sequence[NewTask]) -> list[Enqueued]:
+    def enqueue(self, tasks: Sequence[NewTask]) -> Sequence[Enqueued]:
         return self._sending.enqueue(tasks)
 
     def _ring_for(self, tasks: Sequence[NewTask]) -> None:
-        self.bells.ring_workers({(kind.queue, kind.name) for kind in {task.kind for task in tasks}})
+        self.bells.ring_workers({(kind.queue, kind.name) for kind in kinds_of(tasks)})

@@ -28,9 +28,10 @@ class Waiting(Looking):
         return await self._await(task_id, self.finished, timeout)
 
     def _wait(self, sought: str, find: Callable[[str], T | None], timeout: float | None) -> T | None:
-        end = find(sought)
-        if end is not None or timeout == 0:
-            return end
+        if timeout == 0 or not self.bells.are_light:
+            end = find(sought)
+            if end is not None or timeout == 0:
+                return end
         give_up = None if timeout is None else time.monotonic() + timeout
         bell = self.bells.for_waiter(sought)
         try:
@@ -46,9 +47,10 @@ class Waiting(Looking):
     async def _await(self, sought: str, find: Callable[[str], T | None], timeout: float | None) -> T | None:
         import asyncio
 
-        end = await in_thread(find, sought)
-        if end is not None or timeout == 0:
-            return end
+        if timeout == 0 or not self.bells.are_light:
+            end = await in_thread(find, sought)
+            if end is not None or timeout == 0:
+                return end
         loop = asyncio.get_running_loop()
         give_up = None if timeout is None else loop.time() + timeout
         bell, rung = await in_thread(self.bells.for_waiter, sought), asyncio.Event()

@@ -11,11 +11,13 @@ A byte says why: something may be ready, or somebody wants a run of this worker 
 the second is lost, and found by the poll.
 
 A FIFO is opened before it is given its name, so a named one without a reader belongs to the dead and is removed by
-whoever notices. A ringer never blocks: a full FIFO has been rung already.
+whoever notices. A ringer never blocks: a full FIFO has been rung already. Who has waited will wait again: its FIFO is
+kept under a name that nobody rings, and renamed the next time.
 
 Things that do not work: inotify on the -wal fires before the commit is visible and loses the last wake-up; one FIFO
 shared by all workers wakes one that can not run the task; opening every bell of the directory runs out of descriptors
-when thousands wait.
+when thousands wait; a new FIFO for every wait: ext4 gives no inode away again for minutes, and looks at each of those
+that were deleted meanwhile to find another, which takes a millisecond of a core where hundreds were.
 """
 
 import errno
@@ -25,6 +27,7 @@ import secrets
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Set
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +42,8 @@ from everbeat.store.verbs.living import Served
 SETTLED_NS = 50_000_000
 READY, STOP = b"!", b"s"
 WAKE, DONE = "wake", "done"
+MOST_SPARE = 16
+NEW, SPARE = ".new-", ".spare-"
 SERVED_PER_SECOND = 20
 """How often a sender asks who serves what, at most."""
 
@@ -48,7 +53,7 @@ class Bell:
 
     def __init__(self, directory: Path, name: str) -> None:
         self._path = directory / name
-        hidden = directory / f".{name}.{secrets.token_hex(4)}"
+        hidden = directory / f"{NEW}{name}.{secrets.token_hex(4)}"
         self._fd = -1
         try:
             os.mkfifo(hidden, 0o600)
@@ -59,6 +64,11 @@ class Bell:
             self.close()
             hidden.unlink(missing_ok=True)
             raise StoreUnavailable(f"can not make a wake-up in {directory}: {error.strerror}") from error
+
+    def rename(self, name: str) -> None:
+        path = self._path.with_name(name)
+        os.rename(self._path, path)
+        self._path = path
 
     def fileno(self) -> int:
         return self._fd
@@ -81,6 +91,38 @@ class Bell:
         if fd >= 0:
             self._path.unlink(missing_ok=True)
             os.close(fd)
+
+
+class SpareBell(Bell):
+    """One that is kept for the next who waits."""
+
+    def __init__(self, directory: Path, name: str, spare: "deque[SpareBell]") -> None:
+        self._spare = spare
+        super().__init__(directory, name)
+
+    def close(self) -> None:
+        if self._fd < 0 or len(self._spare) >= MOST_SPARE:
+            super().close()
+            return
+        try:
+            self.rename(f"{SPARE}{secrets.token_hex(6)}")
+        except OSError:
+            super().close()
+        else:
+            self._spare.append(self)
+
+    def hang_again(self, name: str) -> bool:
+        """What was rung for somebody else is not heard any more. False: it is gone."""
+        self.clear()
+        try:
+            self.rename(name)
+        except OSError:
+            super().close()
+            return False
+        return True
+
+    def take_away(self) -> None:
+        super().close()
 
 
 class Ringer:
@@ -149,6 +191,8 @@ class FifoBells:
     """`who_serves` asks the store what each worker can run; it is asked only while somebody unknown listens: a worker
     about to register, or declared dead. Until it is known, the stranger is woken for everything."""
 
+    are_light = False
+
     def __init__(self, directory: Path, *, like: Path, who_serves: Callable[[], dict[str, Served]]) -> None:
         self._directory = directory
         self._like = like
@@ -156,6 +200,8 @@ class FifoBells:
         self._ringing = threading.Lock()
         self._wake = Ringer(directory / WAKE)
         self._done = Ringer(directory / DONE)
+        self._spare: deque[SpareBell] = deque()
+        self._has_swept = False
         self._served: dict[str, Served] = {}
         self._served_at = 0.0
 
@@ -163,7 +209,16 @@ class FifoBells:
         return Bell(self._made(WAKE), worker_id)
 
     def for_waiter(self, task_id: str) -> Bell:
-        return Bell(self._made(DONE), f"{digest(task_id)}.{os.urandom(4).hex()}")
+        name = f"{digest(task_id)}.{os.urandom(4).hex()}"
+        with suppress(IndexError):
+            while not (bell := self._spare.pop()).hang_again(name):
+                continue
+            return bell
+        directory = self._made(DONE)
+        if not self._has_swept:
+            self._has_swept = True
+            _sweep(directory)
+        return SpareBell(directory, name, self._spare)
 
     def ring_workers(self, kinds: set[Kind] | None) -> None:
         """A busy worker finds the task by itself."""
@@ -189,10 +244,25 @@ class FifoBells:
         with self._ringing:
             self._wake.close()
             self._done.close()
+        with suppress(IndexError):
+            while True:
+                self._spare.pop().take_away()
 
     def _made(self, name: str) -> Path:
         side.make_directory(self._directory, like=self._like)
         return side.make_directory(self._directory / name, like=self._like)
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what the dead had kept for their next wait."""
+    for name in os.listdir(directory):
+        if name.startswith(SPARE):
+            try:
+                os.close(private.open_pipe(directory / name, os.O_WRONLY))
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    with suppress(OSError):
+                        os.unlink(directory / name)
 
 
 def digest(task_id: str) -> str:

@@ -60,7 +60,7 @@ def _is_open(connection: sqlite3.Connection) -> bool:
         return False
 
 
-def _stored(results: list[Enqueued]) -> list[Enqueued]:
+def _stored(results: Sequence[Enqueued]) -> Sequence[Enqueued]:
     conflict = next((result for result in results if result.conflict), None)
     if conflict is not None:
         raise TaskConflict(conflict.id)

@@ -7,22 +7,24 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from everbeat.clock import Clock
 from everbeat.model.event import Event
-from everbeat.store.sqlite.together import in_few, recorded
+from everbeat.model.flow import Named
+from everbeat.store.sqlite.together import SHORT, in_few, recorded
 from everbeat.store.transaction import NOT_ALL, Kind, Question, Row, RowRefused
 from everbeat.store.verbs.kinds import leap
 
 COPY_PAGES = 1024
-WIDTHS = (128, 16)
+WIDTHS = (512, 128, 16)
 """How many rows one INSERT adds, of many; the rest is a statement of its own."""
 AT_ONCE = 128
 """So many ready tasks are read in one go, of which some may not be wanted."""
 MOST_MARKS = 500
 """So many keys are named in one statement."""
+LAST = itemgetter(-1)
 Progress = Callable[[int, int], None]
 DEFINITE = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
 """Errors of a statement, not of the store: the same again would fail again."""
@@ -33,7 +35,7 @@ REFUSED = (*DEFINITE, UnicodeError, OverflowError)
 class SQLiteTransaction:
     """`Transaction` on a connection that is in one."""
 
-    __slots__ = ("_connection", "clock_id", "done", "events", "mono", "now", "turns", "wakes")
+    __slots__ = ("_connection", "clock_id", "done", "events", "mono", "now", "results", "turns", "wakes")
     is_far = False
 
     def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
@@ -44,6 +46,7 @@ class SQLiteTransaction:
         self.events: list[Event] = []
         self.wakes: set[Kind] = set()
         self.turns: set[str] = set()
+        self.results: dict[str, dict[Named, bytes]] = {}
         self.done: set[str] = set()
 
     @property
@@ -112,25 +115,34 @@ class SQLiteTransaction:
     def kinds(self, queues: Collection[str] | None, names: Sequence[str]) -> Iterator[tuple[str, str]]:
         return leap(self, queues, names)
 
-    def ahead(self, sql: str, values: Sequence[Any], few: int) -> Iterator[Row]:
-        """Read some at a time, and without a call of Python for each text in them; from a text on that is not UTF-8, as
-        every other row is."""
-        connection, tolerant = self._connection, self._connection.text_factory
-        rows = connection.execute(f"{sql} ORDER BY priority, seq", values)
+    def ahead(self, sql: str, values: Sequence[Any], few: int) -> Iterator[Sequence[Row]]:
+        """Read some at a time: short as long as that is enough, then whole, both without a call of Python for each text
+        in them; from a text on that is not UTF-8, as every other row is."""
         seen = 0
-        while True:
-            connection.text_factory = str
-            try:
-                found = rows.fetchmany(min(few, AT_ONCE))
-            except sqlite3.OperationalError:
-                break
-            finally:
-                connection.text_factory = tolerant
-            yield from found
-            seen += len(found)
-            if not found:
-                return
-        yield from islice(connection.execute(f"{sql} ORDER BY priority, seq", values), seen, None)
+        for statement, texts in ((SHORT[sql], str), (sql, str), (sql, self._connection.text_factory)):
+            rows = self._connection.execute(f"{statement} ORDER BY priority, seq LIMIT -1 OFFSET ?", (*values, seen))
+            is_short = statement is not sql
+            while (found := self._fetch(rows, few - seen if few > seen else few, texts, is_short=is_short)) is not None:
+                if not found:
+                    return
+                yield found
+                seen += len(found)
+
+    def _fetch(self, rows: sqlite3.Cursor, few: int, texts: Callable[..., str], *, is_short: bool) -> list[Row] | None:
+        """None: a text is not as it should be, or a row can not be given short. Of those the first is looked at before
+        the others are read: nodes of a fan are ready by the thousand."""
+        connection, tolerant = self._connection, self._connection.text_factory
+        connection.text_factory = texts
+        try:
+            found = rows.fetchmany(1) if is_short else []
+            left = max(1, min(few, AT_ONCE)) - len(found)
+            if left and all(map(LAST, found)):  # to fetch none would be to fetch all
+                found += rows.fetchmany(left)
+        except sqlite3.OperationalError:
+            return None
+        finally:
+            connection.text_factory = tolerant
+        return None if is_short and not all(map(LAST, found)) else found
 
     def lock(self, name: str) -> None:
         """Writers of one file take turns: whoever is in a transaction holds every name."""
@@ -176,6 +188,7 @@ class SQLiteTransaction:
             yield
         except BaseException as error:
             del self.events[announced:]
+            self.results.clear()
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK TO part")
                 self._connection.execute("RELEASE part")
@@ -198,11 +211,8 @@ def _chunks(wanted: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 @lru_cache(maxsize=64)
 def _insertion(table: str, columns: tuple[str, ...], shared: int, width: int) -> str:
-    common = ", ".join(f"?{number}" for number in range(1, shared + 1))
-    kinds = len(columns) - shared
-    rows = (
-        ", ".join(f"?{number}" for number in range(first, first + kinds))
-        for first in range(shared + 1, shared + 1 + kinds * width, kinds)
-    )
-    values = ", ".join(f"({common}, {row})" for row in rows)
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES {values} ON CONFLICT DO NOTHING"
+    """Marks without numbers: Python 3.12 before 3.12.4 warns of each value that is bound to one that has a number."""
+    row = f"({', '.join('?' * (len(columns) - shared))})"
+    common = f"(SELECT {', '.join('?' * shared)}), " if shared else ""
+    rows = f"SELECT * FROM {common}(VALUES {', '.join([row] * width)}) WHERE true"
+    return f"INSERT INTO {table} ({', '.join(columns)}) {rows} ON CONFLICT DO NOTHING"

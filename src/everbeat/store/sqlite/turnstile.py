@@ -10,7 +10,8 @@ unanswered. Checkpoint and migration never bypass it.
 Things that do not work: a timed flock does not exist, and polling LOCK_NB brings back the starvation. So when the
 turnstile is taken, a thread blocks in flock on our behalf and we wait for the thread. A new file for every wait that
 was given up leaks a thread and a descriptor per second of a frozen holder; so a wait is never given up, only no longer
-wanted, and whoever comes next finds it still in the queue.
+wanted, and whoever comes next finds it still in the queue. Trying again for about as long as a commit takes, before
+that thread is asked: four processes that send store a quarter less.
 """
 
 import fcntl

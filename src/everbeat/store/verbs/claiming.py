@@ -4,7 +4,7 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import islice, repeat
+from itertools import repeat
 
 from everbeat.decide.room import OWN_PROCESS, Answer, Room
 from everbeat.model.state import TaskStatus
@@ -41,18 +41,20 @@ RIPEN = f"UPDATE everbeat_tasks SET due_at = NULL, waiting_for = {IN_LINE} WHERE
 NEXT_DUE = "SELECT min(due_at) FROM everbeat_tasks WHERE status = 'PENDING' AND due_at IS NOT NULL"
 
 # everbeat_tasks_ready, in claim order, without sorting.
-READY = """
-SELECT priority, seq, id, name, queue, fence, attempt, free_attempts, crash_count, lost_count, dispatch_count, solo,
-       policy, args, good_until, exclusive_key, workflow_id, node, refs
+READY = f"""
+SELECT {", ".join(unsound.COLUMNS)}
   FROM everbeat_tasks
  WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name = ?"""
+
+# The same, of plain rows no more than what they are claimed with; of others as much, and that they are not plain.
+SHORT_READY = READY.replace(
+    ", ".join(unsound.COLUMNS), f"{', '.join(unsound.COLUMNS[: unsound.SHORT])}, {unsound.IS_PLAIN}"
+)
 
 # everbeat_history_task
 RECOVERED = """
 SELECT task_id, fence, at FROM everbeat_history WHERE change = 'recover' AND task_id IN ({marks})"""
 
-AT_ONCE = 128
-"""So many rows of a kind are read in one go, at most: where there are many kinds, most of them may be left."""
 PASSES = 100
 """So many tasks of a kind are passed over in one flush, at most: a long row of tasks that must wait for a process of
 their own is not walked to its end every time."""
@@ -98,10 +100,10 @@ def find(tx: Transaction, worker_id: str, room: Room, places: Places) -> list[Cl
     """What the room takes, not claimed yet."""
     flawed: list[Row] = []
     found: list[Claim] = []
-    for rows, slots, are_plain in admitted(tx, room, places, flawed):
-        counted = places.is_limited(rows[0][4])
+    for kind, rows, slots, are_plain in admitted(tx, room, places, flawed):
+        counted = places.is_limited(kind[0])
         if are_plain:
-            found += claims_of(rows, slots, worker_id, counted=counted)
+            found += claims_of(rows, slots, worker_id, kind, counted=counted)
         else:
             found += [claim_of(row, slot, worker_id, counted=counted) for row, slot in zip(rows, slots, strict=True)]
     if flawed:
@@ -135,24 +137,26 @@ def restarted_after(tx: Transaction, claims: Iterable[Claim]) -> Iterator[float]
 
 def claim_of(row: Row, slot: int, worker_id: str, *, counted: bool) -> Claim:
     launched = slot != OWN_PROCESS
-    solo, timeout, key = bool(row[11]), TaskPolicy.load(row[12]).timeout, row[15]
+    solo, timeout, key = bool(row[13]), TaskPolicy.load(row[5]).timeout, row[15]
     return Claim(
-        seq=row[1], id=row[2], name=row[3], queue=row[4], fence=row[5] + 1, attempt=row[6] + launched,
-        free_attempts=row[7], crash_count=row[8], lost_count=row[9], dispatch_count=row[10], solo=solo,
-        policy=row[12], args=row[13], worker_id=worker_id, slot=slot, timeout=timeout,
+        seq=row[1], id=row[2], name=row[7], queue=row[8], fence=row[3] + 1, attempt=row[4] + launched,
+        free_attempts=row[9], crash_count=row[10], lost_count=row[11], dispatch_count=row[12], solo=solo,
+        policy=row[5], args=row[6], worker_id=worker_id, slot=slot, timeout=timeout,
         alone=solo or timeout is not None or key is not None, counted=counted, exclusive_key=key,
         workflow_id=row[16], node=row[17], refs=row[18],
         status=TaskStatus.RUNNING if launched else TaskStatus.CLAIMED,
     )  # fmt: skip
 
 
-def claims_of(rows: Sequence[Row], slots: Sequence[int], worker_id: str, *, counted: bool) -> Iterator[Claim]:
-    """Of plain rows, by columns: claims are made by the thousand."""
-    _, seqs, ids, names, queues, fences, attempts, *_ = columns = list(zip(*rows, strict=True))
+def claims_of(
+    rows: Sequence[Row], slots: Sequence[int], worker_id: str, kind: tuple[str, str], *, counted: bool
+) -> Iterator[Claim]:
+    """Of plain rows of one kind, whole or short, by columns: claims are made by the thousand."""
+    _, seqs, ids, fences, attempts, policies, args, *rest = zip(*rows, strict=True)
     return map(
-        Claim, seqs, ids, names, queues, [fence + 1 for fence in fences], repeat(TaskStatus.RUNNING),
-        [attempt + 1 for attempt in attempts], repeat(0), repeat(0), repeat(0), repeat(0), repeat(False), columns[12],
-        columns[13], repeat(worker_id), slots, repeat(None), repeat(False), repeat(False), repeat(counted),
+        Claim, seqs, ids, repeat(kind[1]), repeat(kind[0]), [fence + 1 for fence in fences], repeat(TaskStatus.RUNNING),
+        [attempt + 1 for attempt in attempts], repeat(0), repeat(0), repeat(0), repeat(0), repeat(False), policies,
+        args, repeat(worker_id), slots, repeat(None), repeat(False), repeat(False), repeat(counted), *rest[8:],
     )  # fmt: skip
 
 
@@ -167,7 +171,7 @@ class Line:
         self._source = tx.ahead(READY, kind, wanted)
         self._flawed = flawed
         self._flaws = 0
-        self._rows: list[Row] = []
+        self._rows: Sequence[Row] = ()
         self.kind = kind
         self.wanted = wanted
         self.passes = PASSES
@@ -180,17 +184,17 @@ class Line:
                 return None
         return self._rows[self.at]
 
-    def run(self, before: Row | None) -> list[Row]:
+    def run(self, before: Row | None) -> Sequence[Row]:
         """Of what was read, all that comes before this one of another kind."""
         end = len(self._rows) if before is None else bisect_left(self._rows, before, self.at)
         return self._rows[self.at : end]
 
     def _read(self) -> bool:
-        """No row more than there is room for: it would be locked."""
-        rows = [] if self._flaws >= unsound.BITE else list(islice(self._source, max(1, min(self.wanted, AT_ONCE))))
-        self.are_plain = bool(rows) and unsound.are_plain(rows) and all(map(_is_plain, {row[12] for row in rows}))
+        rows = () if self._flaws >= unsound.BITE else next(self._source, ())
+        self.are_plain = bool(rows) and unsound.are_plain(rows) and all(map(_is_plain, {row[5] for row in rows}))
         self.at, self._rows = 0, rows
         if rows and not self.are_plain:
+            self._rows = rows = [unsound.whole(row, self.kind) for row in rows]
             before = len(self._flawed)
             self._rows = unsound.sound(rows, self._flawed)
             self._flaws += len(self._flawed) - before
@@ -201,9 +205,9 @@ class Line:
 
 def admitted(
     tx: Transaction, room: Room, places: Places, flawed: list[Row]
-) -> Iterator[tuple[list[Row], list[int], bool]]:
-    """Ready tasks in claim order over all kinds, as far as the room admits them and their queues have places: rows of
-    one kind, their slots, and whether they are plain."""
+) -> Iterator[tuple[tuple[str, str], Sequence[Row], list[int], bool]]:
+    """Ready tasks in claim order over all kinds, as far as the room admits them and their queues have places: a kind,
+    rows of it, their slots, and whether they are plain."""
     lines = [Line(tx, kind, room.wants(kind[1]), flawed) for kind in list(_kinds(tx, room, places))]
     heads = [(row, number) for number, line in enumerate(lines) if (row := line.head())]
     heapq.heapify(heads)
@@ -211,19 +215,20 @@ def admitted(
         row, number = heads[0]
         line = lines[number]
         queue, name = line.kind
-        if line.are_plain and not places.is_limited(queue):
+        if line.are_plain and not places.is_limited(queue) and not room.shunned:
             run = line.run(min(heads[1:3])[0] if len(heads) > 1 else None)
             slots = room.offer_alike(name, len(run))
             answer = Answer.TAKE if len(slots) == len(run) else Answer.FULL
             if slots:
-                yield run[: len(slots)], slots, True
+                yield line.kind, run[: len(slots)], slots, True
                 line.at += len(slots)
                 line.wanted -= len(slots)
         else:
+            row = unsound.whole(row, line.kind)
             answer, slot = _offer(room, row, tx.now) if places.are_left(queue) else (Answer.FULL, OWN_PROCESS)
             if answer is Answer.TAKE:
                 places.take(queue)
-                yield [row], [slot], False
+                yield line.kind, [row], [slot], False
                 line.wanted -= 1
             elif answer is Answer.PASS:
                 line.passes -= 1
@@ -254,9 +259,9 @@ def _offer(room: Room, row: Row, now: int) -> tuple[Answer, int]:
         return Answer.PASS, OWN_PROCESS
     if row[16] in room.shunned:
         return Answer.PASS, OWN_PROCESS
-    policy = TaskPolicy.load(row[12])
-    must_be_solo = bool(row[11]) or row[15] is not None  # killed for its lease, it must take nobody with it
-    return room.offer(row[3], solo=must_be_solo, alone=policy.timeout is not None, isolated=policy.isolated)
+    policy = TaskPolicy.load(row[5])
+    must_be_solo = bool(row[13]) or row[15] is not None  # killed for its lease, it must take nobody with it
+    return room.offer(row[7], solo=must_be_solo, alone=policy.timeout is not None, isolated=policy.isolated)
 
 
 def _kinds(tx: Transaction, room: Room, places: Places) -> Iterator[tuple[str, str]]:

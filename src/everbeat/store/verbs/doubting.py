@@ -19,7 +19,7 @@ TERMINAL = ", ".join(f"'{state}'" for state in TaskStatus if state.is_terminal)
 NODE_ENDS = ", ".join(f"'{state}'" for state in NodeStatus if state.is_terminal)
 TEN_YEARS_US = 10 * 366 * 86_400 * 1_000_000
 
-# A walk through the table; asked only when the integrity check says that there are some.
+# A walk through the table; asked only by a person, or when the integrity check says that there are some.
 UNKNOWN_STATES = f"""
 SELECT id, status FROM everbeat_tasks WHERE status NOT IN ({", ".join(f"'{state}'" for state in TaskStatus)}) LIMIT ?"""
 
@@ -72,10 +72,11 @@ INSERT INTO everbeat_meta (key, value) VALUES ('degraded', ?) ON CONFLICT (key) 
 CLEAR_DEGRADED = "DELETE FROM everbeat_meta WHERE key = 'degraded'"
 
 
-def inconsistencies(tx: Transaction, *, scan: bool) -> Iterator[str]:
-    """In words, a few of each kind. `scan`: also those that only a walk through all tasks finds."""
+def oddities(tx: Transaction, *, scan: bool) -> Iterator[str]:
+    """What may be and passes, in words: a few of each kind. `scan`: also what only a walk through the heartbeats
+    finds."""
     if scan:
-        yield from _found_by_walking(tx)
+        yield from _beats_without_tasks(tx)
     for task_id, due_at in tx.rows(FAR_FUTURE, (tx.now + TEN_YEARS_US, LISTED)):
         said = f"{moment(due_at):%Y-%m-%d}" if isinstance(due_at, int) else repr(due_at)
         yield f"task {task_id} waits for a time in the far future ({said})"
@@ -85,7 +86,8 @@ def inconsistencies(tx: Transaction, *, scan: bool) -> Iterator[str]:
             yield f"worker {worker_id} has a heartbeat in the future; it counts as silent"
 
 
-def _found_by_walking(tx: Transaction) -> Iterator[str]:
+def contradictions(tx: Transaction) -> Iterator[str]:
+    """What can not be, in words: a few of each kind. A walk through all tasks and workflows."""
     for task_id, status in tx.rows(UNKNOWN_STATES, (LISTED,)):
         yield f"task {task_id} is in no known state ({status}); it is left alone"
     for task_id, status, why in tx.rows(IMPOSSIBLE, (LISTED,)):
@@ -97,6 +99,9 @@ def _found_by_walking(tx: Transaction) -> Iterator[str]:
             f"workflow {workflow_id} is {status} and says that no node is left, but nodes of it ({count}) have not "
             "ended; recovery does not look at it before its nodes_left says so"
         )
+
+
+def _beats_without_tasks(tx: Transaction) -> Iterator[str]:
     beats = tx.one(BEATS_WITHOUT_TASKS)
     if beats is not None and beats[0]:
         yield f"there are heartbeats ({beats[0]}) of tasks that are not there; retention removes them"

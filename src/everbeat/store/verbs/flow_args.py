@@ -1,12 +1,12 @@
 """The arguments of claimed tasks that are nodes: results of others are put in where they belong, byte by byte.
 
-Results that come in the same flush are at hand, the others are read. What can not be put together is given to the
-task's process as no arguments at all, and fails there like any arguments that do not fit: one damaged row must not keep
-others from being claimed.
+Results that come in the same flush are at hand, or were read in it (flow_ready.py); the others are read. What can not
+be put together is given to the task's process as no arguments at all, and fails there like any arguments that do not
+fit: one damaged row must not keep others from being claimed.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from everbeat.decide import splice
 from everbeat.model.flow import Named, NodeStatus
@@ -29,9 +29,6 @@ NOTHING = b""
 STATUSES = frozenset(NodeStatus)
 """A node that a hand has given another one has no result."""
 
-Results = Mapping[tuple[str, int], bytes]
-"""By workflow and node."""
-
 
 def complete(
     tx: Transaction, claims: Sequence[Claim], endings: Sequence[Ending], settlements: Sequence[Settlement]
@@ -41,9 +38,10 @@ def complete(
     for claim in claims:
         if claim.refs is not None and claim.workflow_id is not None:
             by_workflow[claim.workflow_id].append(claim)
-    results = _at_hand(endings, settlements) if by_workflow else {}
+    if by_workflow:
+        _keep_at_hand(tx, endings, settlements)
     for workflow_id, mine in by_workflow.items():
-        _complete(tx, workflow_id, [(claim, _loaded(claim.refs)) for claim in mine], results)
+        _complete(tx, workflow_id, mine)
 
 
 def questions(workflow_id: str, ended: Sequence[Claim]) -> Iterator[Question]:
@@ -56,30 +54,25 @@ def questions(workflow_id: str, ended: Sequence[Claim]) -> Iterator[Question]:
         yield TAKEN, (workflow_id, tuple(sorted(node for node, _ in named)))
 
 
-def _complete(
-    tx: Transaction, workflow_id: str, claims: Sequence[tuple[Claim, Sequence[splice.Place] | None]], results: Results
-) -> None:
-    wanted = {named for _, places in claims for _, named in places or ()}
-    known: dict[Named, bytes] = {
-        (node, outwards): results[workflow_id, node]
-        for node, outwards in wanted
-        if not outwards and (workflow_id, node) in results
-    }
+def _complete(tx: Transaction, workflow_id: str, claims: Sequence[Claim]) -> None:
+    places = {refs: _loaded(refs) for refs in {claim.refs for claim in claims}}  # all nodes of a fan have the same
+    wanted = {named for some in places.values() for _, named in some or ()}
+    known = dict(tx.results.get(workflow_id, {}))
     known |= {named: bytes(row[1]) for named, row in referred_to(tx, TAKEN, workflow_id, wanted - known.keys())}
     for named, row in referred_to(tx, VALUES, workflow_id, wanted - known.keys()):
         if row[2] in STATUSES:
             known[named] = _as_json(row)
-    for claim, places in claims:
-        claim.args = _put_together(claim.args, places, known)
+    for claim in claims:
+        claim.args = _put_together(claim.args, places[claim.refs], known)
 
 
-def _at_hand(endings: Sequence[Ending], settlements: Sequence[Settlement]) -> Results:
-    return {
-        (ending.claim.workflow_id, ending.claim.node): ending.verdict.result
-        for ending, settlement in zip(endings, settlements, strict=True)
-        if isinstance(settlement, Settled) and ending.verdict.change is Change.COMPLETE
-        if ending.claim.workflow_id is not None and ending.claim.node is not None and ending.verdict.result is not None
-    }
+def _keep_at_hand(tx: Transaction, endings: Sequence[Ending], settlements: Sequence[Settlement]) -> None:
+    for ending, settlement in zip(endings, settlements, strict=True):
+        claim, verdict = ending.claim, ending.verdict
+        if claim.workflow_id is None or claim.node is None or verdict.result is None:
+            continue
+        if isinstance(settlement, Settled) and verdict.change is Change.COMPLETE:
+            tx.results.setdefault(claim.workflow_id, {})[claim.node, 0] = verdict.result
 
 
 def _put_together(args: bytes, places: Sequence[splice.Place] | None, known: dict[Named, bytes]) -> bytes:

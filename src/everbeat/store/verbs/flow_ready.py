@@ -75,12 +75,16 @@ LOST = """
 SELECT node, name, error_message FROM everbeat_workflow_tasks
  WHERE workflow_id = ? AND node IN ({marks}) AND kind = 'workflow' AND status = 'COMPLETED' AND result IS NULL"""
 
-# The primary key, and that of the task, both. The length of a value is read without the value.
-TOTAL = """
-SELECT coalesce(sum(length(coalesce(n.result, t.result))), 0),
-       coalesce(sum(CASE WHEN n.kind = 'workflow' AND n.status = 'COMPLETED' AND n.result IS NULL THEN 1 END), 0)
+SHORT = 256
+"""Bytes of a result that is read as soon as its length is."""
+# The primary key, and that of the task, both. The length of a value is read without the value, unless that is short.
+MEASURED = f"""
+SELECT n.node, length(coalesce(n.result, t.result)),
+       CASE WHEN n.kind = 'workflow' AND n.status = 'COMPLETED' AND n.result IS NULL THEN 1 ELSE 0 END,
+       CASE WHEN n.status = 'COMPLETED' AND length(coalesce(n.result, t.result)) <= {SHORT}
+            THEN coalesce(n.result, t.result) END
   FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
- WHERE n.workflow_id = ? AND n.node IN ({marks})"""
+ WHERE n.workflow_id = ? AND n.node IN ({{marks}})"""
 LENGTHS = """
 SELECT n.node, length(coalesce(n.result, t.result))
   FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
@@ -127,13 +131,15 @@ def add_tasks(tx: Transaction, workflow_id: str, alike: Sequence[Plain]) -> None
 
 
 def _are_fit(tx: Transaction, flow: FlowRow, references: References) -> bool:
-    """All results that they take are there, and fit together into the arguments of one node: two numbers for ten
-    thousand of them. False: look at each."""
+    """All results that they take are there, and fit together into the arguments of one node. False: look at each.
+    Short ones are at hand if one of these nodes is claimed in this transaction."""
     taken = [[named for _, named in places] for places in references.values()]
     if any(len(set(one)) < len(one) or any(outwards for _, outwards in one) for one in taken):
         return False
-    sums = tx.among(TOTAL, (flow.id,), sorted({node for one in taken for node, _ in one}))
-    return sum(int(size) for size, _ in sums) <= flow.max_bytes and not any(lost for _, lost in sums)
+    found = tx.among(MEASURED, (flow.id,), sorted({node for one in taken for node, _ in one}))
+    at_hand = {(node, 0): bytes(value) for node, _, _, value in found if value is not None}
+    tx.results.setdefault(flow.id, {}).update(at_hand)
+    return sum(size or 0 for _, size, _, _ in found) <= flow.max_bytes and not any(lost for _, _, lost, _ in found)
 
 
 def _without_result(tx: Transaction, flow: FlowRow, references: References) -> Iterator[NodeEnd]:

@@ -1,7 +1,7 @@
 """The rows of workflows, as the verbs read and write them. Whoever writes holds the lock of the tree (flow_ends.py)."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -125,11 +125,10 @@ def value_of(row: Row) -> Value:
     return Value(row[0], row[1], NodeStatus(row[2]), row[3], row[4], row[5], row[6])
 
 
-def referred_to(tx: Transaction, sql: str, workflow_id: str, wanted: Iterable[Named]) -> Iterator[tuple[Named, Row]]:
+def referred_to(tx: Transaction, sql: str, workflow_id: str, wanted: Collection[Named]) -> Iterator[tuple[Named, Row]]:
     """Rows of nodes of a workflow and of those around it; the first column is the number of the node."""
-    by_distance: dict[int, set[int]] = {}
-    for node, outwards in wanted:
-        by_distance.setdefault(outwards, set()).add(node)
+    distances = {outwards for _, outwards in wanted}
+    by_distance = {distance: {node for node, outwards in wanted if outwards == distance} for distance in distances}
     scope: str | None = workflow_id
     passed = {scope}
     for distance in range(max(by_distance, default=-1) + 1):

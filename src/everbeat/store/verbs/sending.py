@@ -6,17 +6,17 @@ A task whose unique key is held by another one that has not ended is not stored:
 statement of its own reads who holds it (PROTOCOL 28).
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
 from everbeat.errors import StoreUnavailable
-from everbeat.model.task import Enqueued, NewTask, TaskKind
+from everbeat.model.task import Alike, AllCreated, Enqueued, NewTask, TaskKind
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs.turns import LINE, hand_over
 
-OF_KIND = ("name", "queue", "priority", "max_attempts", "policy", "unique_key", "good_until", "exclusive_key")
+OF_KIND = ("name", "queue", "priority", "max_attempts", "policy", "good_until", "exclusive_key")
 """The first fields of `TaskKind`, stored as they are."""
 
 TABLE = "everbeat_tasks"
@@ -24,7 +24,7 @@ TRIES = 5
 WIDTHS = (1, 16, 256)
 """How many are looked for at once: few numbers, because each is a statement of its own."""
 
-ID, ARGS = attrgetter("id"), attrgetter("args")
+KIND = attrgetter("kind")
 
 STORED = "SELECT id, name, args FROM everbeat_tasks WHERE id IN ({marks})"
 
@@ -39,25 +39,25 @@ class NotAll(Exception):
     """Some were there already, or their keys are held."""
 
 
-def add_all(tx: Transaction, orders: Sequence[Sequence[NewTask]]) -> list[list[Enqueued]]:
+def add_all(tx: Transaction, orders: Sequence[Sequence[NewTask]]) -> list[Sequence[Enqueued]]:
     """Several enqueues in one transaction, none of which meets what is stored already: mostly they do not. NotAll if
     one does; the transaction is not to be committed then."""
-    tasks = [task for order in orders for task in order]
-    for kind, alike in _alike(tasks):
-        if not tx.insert_new(TABLE, *_as_rows(tx, kind, alike)):
+    tasks = all_of(orders)
+    for alike in _alike(tasks):
+        if not tx.insert_new(TABLE, *_as_rows(tx, alike)):
             raise NotAll
     _hand_over(tx, tasks)
-    return [[Enqueued(task.id, True) for task in order] for order in orders]
+    return [AllCreated(o.ids) if type(o) is Alike else [Enqueued(task.id, True) for task in o] for o in orders]
 
 
-def enqueue_all(tx: Transaction, orders: Sequence[Sequence[NewTask]]) -> list[list[Enqueued]]:
+def enqueue_all(tx: Transaction, orders: Sequence[Sequence[NewTask]]) -> list[Sequence[Enqueued]]:
     """Several enqueues in one transaction."""
-    results = [_enqueue(tx, order) for order in orders]
-    _hand_over(tx, [task for order in orders for task in order])
+    results: list[Sequence[Enqueued]] = [_enqueue(tx, order) for order in orders]
+    _hand_over(tx, all_of(orders))
     return results
 
 
-def enqueue(tx: Transaction, tasks: Sequence[NewTask]) -> list[Enqueued]:
+def enqueue(tx: Transaction, tasks: Sequence[NewTask]) -> Sequence[Enqueued]:
     """Store all of them; if one is in conflict with what is stored under its id, store none."""
     return enqueue_all(tx, [tasks])[0]
 
@@ -85,8 +85,8 @@ def _holders(tx: Transaction, tasks: Sequence[NewTask]) -> dict[tuple[str, str |
     """Who holds their unique keys, by name and key."""
     keys: dict[str, list[str]] = {}
     for task in tasks:
-        if task.kind.unique_key is not None:
-            keys.setdefault(task.kind.name, []).append(task.kind.unique_key)
+        if task.unique_key is not None:
+            keys.setdefault(task.kind.name, []).append(task.unique_key)
     return {(name, key): task_id for name in keys for key, task_id in _each_of(tx, HOLDERS, (name,), keys[name])}
 
 
@@ -100,39 +100,41 @@ def _each_of(tx: Transaction, sql: str, values: tuple[str, ...], sought: Sequenc
 
 
 def _insert_all(tx: Transaction, tasks: Sequence[NewTask]) -> int:
-    return sum(tx.insert(TABLE, *_as_rows(tx, kind, alike)) for kind, alike in _alike(tasks))
+    return sum(tx.insert(TABLE, *_as_rows(tx, alike)) for alike in _alike(tasks))
 
 
-def _alike(tasks: Sequence[NewTask]) -> Iterator[tuple[TaskKind, Sequence[NewTask]]]:
-    """Those beside each other that differ in nothing but their keys."""
-    if len(tasks) == 1:
-        yield tasks[0].kind, tasks
+def _alike(tasks: Sequence[NewTask]) -> Iterator[Alike]:
+    """Those beside each other that are of one kind."""
+    if type(tasks) is Alike:
+        yield tasks
         return
-    for kind, alike in groupby(tasks, _but_for_its_key):
-        yield kind, list(alike)
+    for kind, some in groupby(tasks, KIND):
+        ids, args, _, keys = zip(*some, strict=True)
+        yield Alike(kind, ids, args, keys if keys.count(None) < len(keys) else None)
 
 
 def _hand_over(tx: Transaction, tasks: Sequence[NewTask]) -> None:
     """Last of all: who has locked an exclusive key must not wait for a sender of its unique key, who may want it."""
-    keys = {task.kind.exclusive_key for task in tasks} - {None}
+    keys = {kind.exclusive_key for kind in kinds_of(tasks)} - {None}
     if keys:
         hand_over(tx, keys)
 
 
-def _but_for_its_key(task: NewTask) -> TaskKind:
-    """What it shares with those beside it: of many with unique keys each has its own."""
-    return task.kind if task.kind.unique_key is None else task.kind._replace(unique_key=None)
+def all_of(orders: Sequence[Sequence[NewTask]]) -> Sequence[NewTask]:
+    return orders[0] if len(orders) == 1 else [task for order in orders for task in order]
 
 
-def _as_rows(tx: Transaction, kind: TaskKind, tasks: Sequence[NewTask]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+def kinds_of(tasks: Sequence[NewTask]) -> Iterable[TaskKind]:
+    """Each at least once."""
+    return (tasks.kind,) if type(tasks) is Alike else (kind for kind, _ in groupby(tasks, KIND))
+
+
+def _as_rows(tx: Transaction, alike: Alike) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
     """What they have in common, and what each has of its own."""
-    shared = _shared(kind, tx.now)
-    columns: dict[str, list[Any]] = {"id": list(map(ID, tasks)), "args": list(map(ARGS, tasks))}
-    keys = [task.kind.unique_key for task in tasks]
-    if keys.count(None) < len(keys):
-        del shared["unique_key"]
-        columns["unique_key"] = keys
-    return shared, columns
+    columns: dict[str, Sequence[Any]] = {"id": alike.ids, "args": alike.args}
+    if alike.keys is not None:
+        columns["unique_key"] = alike.keys
+    return _shared(alike.kind, tx.now), columns
 
 
 def _shared(kind: TaskKind, now: int) -> dict[str, Any]:
@@ -150,7 +152,7 @@ def _compare_all(tx: Transaction, tasks: Sequence[NewTask], known: Collection[st
     stored = _stored(tx, tasks)
     holders = _holders(tx, [task for task in tasks if task.id not in stored])
     for task in tasks:
-        found, holder = stored.get(task.id), holders.get((task.kind.name, task.kind.unique_key))
+        found, holder = stored.get(task.id), holders.get((task.kind.name, task.unique_key))
         if found is None and holder is None:
             found, holder = _find(tx, task)
         if found is None:
@@ -167,7 +169,7 @@ def _find(tx: Transaction, task: NewTask) -> tuple[tuple[str, bytes] | None, str
     for _ in range(TRIES):
         _insert_all(tx, [task])
         found = _stored(tx, [task]).get(task.id)
-        holder = None if found else _holders(tx, [task]).get((task.kind.name, task.kind.unique_key))
+        holder = None if found else _holders(tx, [task]).get((task.kind.name, task.unique_key))
         if found or holder:
             return found, holder
-    raise StoreUnavailable(f"others send and end tasks with the unique key {task.kind.unique_key} all the time")
+    raise StoreUnavailable(f"others send and end tasks with the unique key {task.unique_key} all the time")

@@ -127,11 +127,11 @@ def completed(tx: Transaction, results: Sequence[Ending]) -> list[Row]:
     """In the order in which everybody locks them."""
     moment = tx.moment
     return [
-        (e.verdict.result, moment, e.claim.seq, e.claim.fence, e.claim.worker_id) for e in sorted(results, key=_seq)
+        (e.verdict.result, moment, e.claim.seq, e.claim.fence, e.claim.worker_id) for e in sorted(results, key=seq_of)
     ]
 
 
-def _seq(ending: Ending) -> int:
+def seq_of(ending: Ending) -> int:
     return ending.claim.seq
 
 

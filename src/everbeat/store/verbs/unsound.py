@@ -23,14 +23,25 @@ LARGEST = 1 << 62
 """A power of two: no counter reaches it unless a bit from there on is set."""
 
 COLUMNS = (
-    "priority", "seq", "id", "name", "queue", "fence", "attempt", "free_attempts", "crash_count", "lost_count",
-    "dispatch_count", "solo", "policy", "args", "good_until", "exclusive_key", "workflow_id", "node", "refs",
+    "priority", "seq", "id", "fence", "attempt", "policy", "args", "name", "queue", "free_attempts", "crash_count",
+    "lost_count", "dispatch_count", "solo", "good_until", "exclusive_key", "workflow_id", "node", "refs",
 )  # fmt: skip
 """Of a row that is to be claimed, in its order."""
-SHAPE = (int, int, str, str, str, int, int, int, int, int, int, int)
-PLAIN = ((0, int), (1, int), (2, str), (3, str), (4, str), (5, int), (6, int), (13, bytes))
-"""What is left to be looked at in rows that have no counters, no times and no others."""
+SHORT = 7
+"""So many of them are all that differs in plain rows of one kind, which may be given short: these, and that the row is
+plain."""
+COUNTERS, WAITS, OTHERS = range(9, 14), range(14, 16), range(14, 19)
+"""Where nothing has failed, these are 0; where nothing is waited for, and where no workflow is around it, either, those
+are NULL."""
+IS_PLAIN = f"""coalesce({" AND ".join(f"{COLUMNS[at]} = 0" for at in COUNTERS)}
+       AND {" AND ".join(f"{COLUMNS[at]} IS NULL" for at in OTHERS)}, 0)"""
+PLAIN_REST = (*(0 for _ in COUNTERS), *(None for _ in OTHERS))
+SHAPE = (int, int, str, int, int), bytes, (str, str, int, int, int, int, int)
+TYPES = ((0, int), (1, int), (2, str), (3, int), (4, int), (6, bytes))
+"""What is left to be looked at in plain rows. Their queue and name are what was asked for."""
 NOTHING = type(None)
+OF_NODES = ((16, {str, NOTHING}), (17, {int, NOTHING}), (18, {str, NOTHING}))
+"""What tells nodes of workflows from other tasks. They are plain, too, but never given short."""
 
 # Primary key
 SET_ASIDE = """
@@ -44,16 +55,28 @@ UPDATE everbeat_tasks
 
 
 def are_plain(rows: Sequence[Row]) -> bool:
-    """Whether all of them are sound, have neither failed in any way nor wait for anything nor belong to a workflow, as
-    nearly all do: asked by columns, which costs a fraction of a look at each row."""
+    """Whether all of them are sound, and have neither failed in any way nor wait for anything, as nearly all do: asked
+    by columns, which costs a fraction of a look at each row."""
     columns, count = list(zip(*rows, strict=True)), len(rows)
+    if len(columns) == len(COLUMNS):
+        is_plain = (
+            all(columns[at].count(0) == count for at in COUNTERS)
+            and all(columns[at].count(None) == count for at in WAITS)
+            and all(columns[at].count(None) == count or set(map(type, columns[at])) <= kinds for at, kinds in OF_NODES)
+        )
+    else:
+        is_plain = columns[SHORT].count(1) == count
     return (
-        all(columns[at].count(0) == count for at in (7, 8, 9, 10, 11))
-        and all(columns[at].count(None) == count for at in (14, 15, 16, 17, 18))
-        and all(set(map(type, columns[at])) == {kind} for at, kind in PLAIN)
-        and min(columns[5]) >= 0 <= min(columns[6])
-        and max(columns[5]) < LARGEST > max(columns[6])
+        is_plain
+        and all(set(map(type, columns[at])) == {kind} for at, kind in TYPES)
+        and min(columns[3]) >= 0 <= min(columns[4])
+        and max(columns[3]) < LARGEST > max(columns[4])
     )
+
+
+def whole(row: Row, kind: tuple[str, str]) -> Row:
+    """A row of this queue and name that may have been given short."""
+    return row if len(row) == len(COLUMNS) else (*row[:SHORT], kind[1], kind[0], *PLAIN_REST)
 
 
 def sound(rows: Sequence[Row], flawed: list[Row]) -> list[Row]:
@@ -71,7 +94,7 @@ def is_sound(row: Row) -> bool:
         if not _is_shape(types):
             return False
         _KNOWN.add(types)
-    return bool(0 <= row[5] | row[6] | row[7] | row[8] | row[9] | row[10] < LARGEST)
+    return bool(0 <= row[3] | row[4] | row[9] | row[10] | row[11] | row[12] < LARGEST)
 
 
 _KNOWN: set[tuple[type, ...]] = set()
@@ -80,7 +103,8 @@ _KNOWN: set[tuple[type, ...]] = set()
 
 def _is_shape(types: tuple[type, ...]) -> bool:
     texts, numbers = {*types[15:17], types[18]}, {types[14], types[17]}
-    return types[:12] == SHAPE and types[13] is bytes and numbers <= {int, NOTHING} and texts <= {str, NOTHING}
+    shape = types[:5], types[6], types[7:14]
+    return shape == SHAPE and numbers <= {int, NOTHING} and texts <= {str, NOTHING}
 
 
 def set_aside(tx: Transaction, rows: Sequence[Row]) -> None:
