@@ -156,6 +156,41 @@ def test_what_ends_after_a_failed_flush_is_written_before_the_next_is_sent(stage
     assert records(worker) == []
 
 
+def test_what_ended_is_written_down_when_its_flush_has_failed_and_not_only_when_it_is_sent_again(stage: Stage) -> None:
+    worker, task = stage.worker(processes=1), enqueue(stage.store)
+    worker.get_up()
+    worker.line.is_down = True
+    worker.crew.run(1)
+
+    worker.turn()
+    assert worker.dispatcher.wait_us() == 0
+    worker.turn()
+
+    assert records(worker) == [(task, 1)]
+    assert worker.dispatcher.wait_us() > 0
+
+
+def test_what_ends_while_nobody_knows_what_a_flush_did_is_written_down(stage: Stage) -> None:
+    worker = stage.worker(processes=2)
+    first, second = enqueue(stage.store), enqueue(stage.store)
+    worker.get_up()
+    worker.crew.run(1)
+    worker.line.break_after_commit()
+    worker.turn()
+    worker.line.is_down = True
+
+    worker.crew.run(2)
+    worker.turn()
+    assert worker.dispatcher.books.are_in_doubt
+    assert records(worker) == [(first, 1), (second, 1)]
+    worker.line.is_down = False
+    stage.clock.advance(2)
+    worker.turn()
+
+    assert stage.status(first, second) == ["COMPLETED", "COMPLETED"]
+    assert records(worker) == []
+
+
 def test_a_flush_that_hangs_is_written_down_and_so_is_what_ends_meanwhile(stage: Stage) -> None:
     worker = stage.worker(processes=2, scribes=1)
     first, second = enqueue(stage.store), enqueue(stage.store)

@@ -10,7 +10,7 @@ that is tried apart (PROTOCOL 35). After a flush that may have been committed wi
 under way, the store is asked what is ours before anything is claimed (PROTOCOL 7).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -94,9 +94,23 @@ class Flushing:
 
     def take_up(self, now: int) -> None:
         """What the scribes have an answer to."""
-        if self._scribes is not None and self._under_way:
-            for number, answer in self._scribes.answers():
-                self._take_up(self._under_way[number], answer, now)
+        if self._scribes is None or not self._under_way:
+            return
+        answers = self._scribes.answers()
+        if answers and all(isinstance(one, Flushed) and one.alive and not one.is_older for _, one in answers):
+            self._flush_ahead({number for number, _ in answers}, now)
+        for number, answer in answers:
+            self._take_up(self._under_way[number], answer, now)
+
+    def _flush_ahead(self, answered: set[int], now: int) -> None:
+        """Before what was claimed by those that are `answered` is handed out: if there is room that they were not
+        offered, the store goes on meanwhile with that and with what has ended."""
+        is_plain = not (self._books.are_in_doubt or self._books.apart)
+        if self._scribes is not None and is_plain and self._books.has_endings and self._may_go_on(now):
+            room = self._room(now)
+            if not room.is_empty:
+                sent = self._begin([], room, now, meets=self._under_way.keys() - answered)
+                self._scribes.write(sent.number, sent.wanted)
 
     def _take_up(self, sent: Sent, answer: Answer, now: int) -> None:
         is_stored = isinstance(answer, Flushed) and not answer.is_older
@@ -158,10 +172,11 @@ class Flushing:
         if self._mandate.is_displaced:
             self._keeper.keep(self._books.endings)
             return
+        if self._books.apart:
+            self._keeper.write_down(self._books.apart.endings)
         if self._books.are_in_doubt and (self._under_way or not self._ask_what_is_ours(now)):
             return
         if self._books.apart:
-            self._keeper.write_down(self._books.apart.endings)
             self._try_apart(now)
         while self._may_go_on(now) and self._turn_page(now):
             continue
@@ -172,30 +187,38 @@ class Flushing:
     def _turn_page(self, now: int) -> bool:
         """Whether it was refused at once, and may be tried again in another way."""
         starts = self._to_start()
-        room = self._floor.room(now, [sent.promise for sent in self._under_way.values()])
+        room = self._room(now)
         looks = self._pacing.is_hungry and not room.is_empty and not self._under_way  # two would look for ever
         if not (self._books.has_news or starts or looks):
             if not self._under_way:
                 self._pacing.rest()
                 self._tally.away_since = None
             return False
+        sent = self._begin(starts, room, now, meets=self._under_way.keys())
+        writes_itself = not (self._floor.is_busy or len(self._under_way) > 1 or self._keeper.is_away)
+        if self._scribes is not None and not writes_itself:
+            self._scribes.write(sent.number, sent.wanted)
+            return False
+        answer = self._answer(sent.wanted)
+        self._take_up(sent, answer, now)
+        return isinstance(answer, RowRefused | Locked)
+
+    def _room(self, now: int) -> Room:
+        return self._floor.room(now, [sent.promise for sent in self._under_way.values()])
+
+    def _begin(self, starts: Sequence[Claim], room: Room, now: int, *, meets: Set[int]) -> Sent:
+        """One more is under way, together with those that it `meets`."""
         self._begun += 1
         wanted = self._books.page(self._begun, starts, room, row_by_row=self._is_careful)
         sent = Sent(number=self._begun, wanted=wanted, room=room, promise=room.promise(), sent_at=self._lease.now_us())
         if not sent.promise.is_empty:
             self._pacing.offered()
         self._is_careful = False
-        if self._under_way:
-            self._together |= {sent.number, *self._under_way}
+        if meets:
+            self._together |= {sent.number, *meets}
         self._under_way[sent.number] = sent
         self._keeper.begin(sent.number, wanted.endings, now)
-        writes_itself = not (self._floor.is_busy or len(self._under_way) > 1 or self._keeper.is_away)
-        if self._scribes is not None and not writes_itself:
-            self._scribes.write(sent.number, wanted)
-            return False
-        answer = self._answer(wanted)
-        self._take_up(sent, answer, now)
-        return isinstance(answer, RowRefused | Locked)
+        return sent
 
     def _answer(self, wanted: Flush) -> Answer:
         try:

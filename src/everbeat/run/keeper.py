@@ -30,7 +30,7 @@ class Keeper:
         """Whoever has it writes into the spool."""
         self._sent: dict[int, tuple[int, Sequence[Ending]]] = {}
         self.is_away = False
-        """The last flush failed: what is to be settled is written down before the next is sent."""
+        """The last flush failed: what is to be settled is written down as soon as it is known."""
 
     # The dispatcher's side.
 
@@ -56,7 +56,10 @@ class Keeper:
 
     @property
     def late_at(self) -> int | None:
-        """When the oldest flush that is under way is late."""
+        """When what is not sent yet had better be written down: at once while the store is away, whether or not it is
+        asked just now, and otherwise when the oldest flush that is under way is late."""
+        if self.is_away:
+            return 0
         return min((sent_at + LATE_US for sent_at, _ in self._sent.values()), default=None)
 
     def is_late(self, now: int) -> bool:
