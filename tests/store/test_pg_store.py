@@ -313,6 +313,17 @@ def test_a_worker_hears_of_a_task_at_once_if_its_sender_waits_for_it(
     bell.close()
 
 
+def test_a_queue_whose_name_fits_into_no_message_rings_every_worker(open_store: Callable[[], PostgresStore]) -> None:
+    sender, listener = open_store(), open_store()
+    bell = listener.listen("w")
+
+    sender.bells.ring_workers({("default", "first"), ("q" * 10_000, "second"), ("default", "third")})
+    heard = bool(select.select([bell], [], [], 10)[0])
+
+    assert heard
+    bell.close()
+
+
 def test_the_end_of_few_tasks_is_told_at_once_and_that_of_many_is_gathered(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ NOTIFY = "SELECT pg_notify(%s, %s)"
 # A queue that is full would not let the transaction commit.
 NOTIFY_IF_POSSIBLE = f"{NOTIFY} WHERE pg_notification_queue_usage() < 0.9"
 READY, DONE, STOP = "r", "d", "s"
+TO_ALL = READY, None, None
 
 Word = tuple[str | None, ...]
 _encode = msgspec.json.Encoder().encode
@@ -312,7 +313,7 @@ class NotifyBells:
         return bell
 
     def ring_workers(self, kinds: set[Kind] | None) -> None:
-        self._ringer.ring([(READY, None, None)] if kinds is None else [(READY, *kind) for kind in kinds], PAUSE)
+        self._ringer.ring([TO_ALL] if kinds is None else [(READY, *kind) for kind in kinds], PAUSE)
 
     def ring_with(self, kinds: set[Kind], commit: Callable[[Sequence[Said]], T]) -> T:
         """As `ring_workers`, for something that is committed now: it is told with the commit, right behind it and in a
@@ -357,10 +358,13 @@ def _pause_after(ended: Collection[str]) -> float:
 
 
 def _messages(words: Collection[Word]) -> Iterable[str]:
+    """A queue whose name, written by hand, fits into no message is every worker's business."""
     message: list[bytes] = []
     size = 2
     for word in words:
         said = _encode(word)
+        if len(said) > LONGEST - 3:
+            said = _encode(TO_ALL)
         if size + len(said) + 1 > LONGEST:
             yield f"[{b','.join(message).decode()}]"
             message, size = [], 2
