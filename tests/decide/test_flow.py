@@ -209,3 +209,17 @@ def test_references_that_are_none_are_refused() -> None:
     for damaged in ("no json", "5", "[1]", '[["a",1]]', "{}x", "[[1,2,3,4]]", "[[1]]"):
         with pytest.raises(ValueError):
             splice.load(damaged)
+
+
+@pytest.mark.parametrize("places", [[(5, (3, 0))], [(5, (3, 0)), (10, (4, 0))], [(-1, (3, 0))], [(5, (9, 0))]])
+def test_results_are_put_into_each_of_several_calls_as_into_one(places: list[splice.Place]) -> None:
+    calls = [b'{"a":null,null}', b'{"b":null,null,7}', b'{"c":1}', b""]
+    values = {(3, 0): b"[1]", (4, 0): b'"x"'}
+
+    def alone(args: bytes) -> bytes | None:
+        try:
+            return splice.put_in(args, places, values)
+        except ValueError:
+            return None
+
+    assert splice.put_in_each(calls, places, values) == [alone(args) for args in calls]

@@ -209,10 +209,13 @@ def test_sessions_that_the_server_has_ended_are_replaced_before_anybody_meets_th
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
             "AND pid <> pg_backend_pid() AND application_name LIKE 'everbeat%'"
         )
-        others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        others = (  # not the server's own, that clean up after other tests
+            "SELECT application_name, state, query FROM pg_stat_activity WHERE datname = current_database() "
+            "AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
         give_up = time.monotonic() + 30
-        while other.execute(others).fetchone() != (0,):
-            assert time.monotonic() < give_up
+        while left := other.execute(others).fetchall():
+            assert time.monotonic() < give_up, left
 
     assert enqueue(store, id="b") == "b"
 

@@ -319,3 +319,11 @@ def test_a_look_at_the_living_workers_does_not_read_the_dead(store: SQLiteStore)
         store.retire(register(store, f"old-{number}"))
 
     assert steps(store, lambda: store.workers(alive_only=True)) <= FEW
+
+
+def test_no_check_has_a_list_that_is_made_into_a_table_for_every_row_written(store: SQLiteStore) -> None:
+    with store.database.read() as tx:
+        tables = [sql for (sql,) in tx.all("SELECT sql FROM sqlite_master WHERE type = 'table' AND sql LIKE '%CHECK%'")]
+
+    assert sum(sql.count("CHECK (status = '") for sql in tables) == 4
+    assert [sql for sql in tables if re.search(r"CHECK \([^)]*\bIN\b", sql)] == []

@@ -9,10 +9,14 @@ import pytest
 from tests.words import enqueue
 
 from everbeat.clock import SystemClock
+from everbeat.decide.room import Room
+from everbeat.model.state import TaskStatus
 from everbeat.store import filling
+from everbeat.store.messages import TaskFilter
 from everbeat.store.sqlite import together
 from everbeat.store.sqlite.store import SQLiteStore
 from everbeat.store.verbs import claiming, settling, unsound
+from everbeat.store.verbs.queueing import Places
 
 WORKER, NOW = "w", 7
 
@@ -177,16 +181,68 @@ def test_no_more_are_read_than_are_wanted(store: SQLiteStore, few: int, special:
     [
         "solo = 1",
         "exclusive_key = 'k'",
-        "workflow_id = 'w'",
         "good_until = 1",
         "free_attempts = 'x'",
         "solo = x'30'",
         "lost_count = 0.5",
         "dispatch_count = -1",
-        "node = ''",
     ],
 )
 def test_a_row_that_is_not_plain_is_not_read_short(store: SQLiteStore, special: str) -> None:
     with store.database.write() as tx:
         tx.run(f"UPDATE everbeat_tasks SET {special} WHERE seq = 1")
         assert len(next(tx.ahead(claiming.READY, ("default", "add"), 1))[0]) == len(unsound.COLUMNS)
+
+
+def test_nodes_of_workflows_are_read_short_too(store: SQLiteStore) -> None:
+    with store.database.write() as tx:
+        tx.run("UPDATE everbeat_tasks SET workflow_id = 'w', node = seq, refs = '[[5,0]]' WHERE seq <= 2")
+        (found,) = tx.ahead(claiming.READY, ("default", "add"), 100)
+        assert [unsound.whole(row, ("default", "add")) for row in found] == tx.all(
+            f"{claiming.READY} ORDER BY priority, seq", ("default", "add")
+        )
+
+    assert {len(row) for row in found} == {unsound.SHORT + 1}
+    assert unsound.are_plain(found)
+
+
+@pytest.mark.parametrize("wrong", ["node = ''", "workflow_id = x'37'", "refs = x'31'"])
+def test_a_short_row_that_makes_no_sense_as_a_node_is_set_aside(store: SQLiteStore, wrong: str) -> None:
+    with store.database.write() as tx:
+        tx.run(f"UPDATE everbeat_tasks SET {wrong} WHERE seq = 1")
+        (found,) = tx.ahead(claiming.READY, ("default", "add"), 100)
+    assert not unsound.are_plain(found)
+
+    with store.database.write() as tx:
+        room = Room(frozenset({"add"}), frozenset(), None, slots={1: 0}, depths={"add": 100})
+        claims = claiming.claim_into(tx, WORKER, room, Places(tx))
+
+    assert [claim.seq for claim in claims] == [*range(2, 13)]
+    (aside,) = store.tasks(TaskFilter(limit=100, statuses=(TaskStatus.FAILED,)))
+    assert (aside.error_code, aside.quarantined) == (unsound.ROW_UNREADABLE, True)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "statements"),
+    [
+        ([3, 4, 5, 6], ["seq BETWEEN ? AND ?"]),
+        ([3], ["seq IN (?)"]),
+        ([6, 5, 4, 3], ["seq IN (?, ?, ?, ?)"]),
+        ([3, 3, 5, 6], ["seq IN (?, ?, ?, ?)"]),
+        ([3, 4, 6, 7], ["seq IN (?, ?, ?, ?)"]),
+        ([3.0, 4, 5, 6], ["seq IN (?, ?, ?, ?)"]),
+        ([], []),
+    ],
+)
+def test_keys_without_a_gap_are_named_by_the_first_and_the_last(
+    store: SQLiteStore, wanted: list[float], statements: list[str]
+) -> None:
+    said: list[str] = []
+    with store.database.write() as tx:
+        tx._connection.set_trace_callback(said.append)
+        found = tx.among("SELECT seq FROM everbeat_tasks WHERE seq IN ({marks})", (), wanted)
+        tx._connection.set_trace_callback(None)
+
+    assert [row[0] for row in found] == sorted({int(seq) for seq in wanted})
+    assert len(said) == len(statements)
+    assert all("BETWEEN" in one for one in said) == all("BETWEEN" in one for one in statements)

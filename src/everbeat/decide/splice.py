@@ -58,10 +58,6 @@ def _places(stored: str) -> list[Place]:
 
 def put_in(args: bytes, places: Sequence[Place], values: Mapping[Named, bytes]) -> bytes:
     """The arguments with their values. ValueError if a value is missing or its place is not there."""
-    if len(places) == 1:  # nearly all, and by the thousand
-        ((at, named),) = places
-        if at >= 0 and args.startswith(HOLE, at) and named in values:
-            return args[:at] + values[named] + args[at + len(HOLE) :]
     parts: list[bytes] = []
     done = 0
     for at, named in places:
@@ -73,6 +69,24 @@ def put_in(args: bytes, places: Sequence[Place], values: Mapping[Named, bytes]) 
         done = at + len(HOLE)
     parts.append(args[done:])
     return b"".join(parts)
+
+
+def put_in_each(several: Sequence[bytes], places: Sequence[Place], values: Mapping[Named, bytes]) -> list[bytes | None]:
+    """The same for all arguments that have these places. None: of one that a value is missing for, or a place in."""
+    if len(places) != 1:
+        return [_put_in_if_possible(args, places, values) for args in several]
+    ((at, named),) = places  # nearly all, and by the thousand
+    value, behind = values.get(named), at + len(HOLE)
+    if value is None or at < 0:
+        return [None] * len(several)
+    return [args[:at] + value + args[behind:] if args.startswith(HOLE, at) else None for args in several]
+
+
+def _put_in_if_possible(args: bytes, places: Sequence[Place], values: Mapping[Named, bytes]) -> bytes | None:
+    try:
+        return put_in(args, places, values)
+    except ValueError:
+        return None
 
 
 def put_some_in(args: bytes, places: Sequence[Place], values: Mapping[Named, bytes]) -> tuple[bytes, list[Place]]:

@@ -131,7 +131,8 @@ def at_once(database: PostgresDatabase, bells: NotifyBells, flush: Flush) -> Tur
         rows.sort()  # by priority and seq
         name, queue = rows[0][7:9]
         slots = room.offer_alike(name, len(rows))
-        claims = list(claiming.claims_of(rows, slots, flush.worker_id, (queue, name), counted=False))
+        made = claiming.claims_of(rows, slots, flush.worker_id, (queue, name), counted=False, may_be_nodes=False)
+        claims = list(made)
     flushed = Flushed(
         alive=True, settlements=[Settled(ending.claim.id) for ending in flush.endings], claims=claims,
         next_due_in_us=None if due_at is None else max(0, due_at - (moment or now)),

@@ -76,9 +76,10 @@ def _in_one(sql: str, rows: Rows, key: int, place: int | None) -> tuple[str, lis
     return text, [values[at] for at in order]
 
 
-def are_in_a_row(keys: Sequence[int]) -> bool:
-    """Nothing is between them that is none of them."""
-    return keys == tuple(range(keys[0], keys[0] + len(keys)))
+def are_in_a_row(keys: Sequence[Any]) -> bool:
+    """They are whole numbers, in order, and nothing is between them that is none of them."""
+    first, last = keys[0], keys[-1]
+    return type(first) is type(last) is int and last - first == len(keys) - 1 and [*keys] == [*range(first, last + 1)]
 
 
 def _places(pieces: Sequence[bytes]) -> bytes:

@@ -3,6 +3,7 @@
 Nothing is far away here, so what a transaction expects or leaves for its end is simply done.
 """
 
+import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import Any
 from everbeat.clock import Clock
 from everbeat.model.event import Event
 from everbeat.model.flow import Named
-from everbeat.store.sqlite.together import SHORT, in_few, recorded
+from everbeat.store.sqlite.together import FEWEST, SHORT, are_in_a_row, in_few, recorded
 from everbeat.store.transaction import NOT_ALL, Kind, Question, Row, RowRefused
 from everbeat.store.verbs.kinds import leap
 
@@ -24,6 +25,7 @@ AT_ONCE = 128
 """So many ready tasks are read in one go, of which some may not be wanted."""
 MOST_MARKS = 500
 """So many keys are named in one statement."""
+NAMED = re.compile(r"(\S+) IN \(\{marks\}\)")
 LAST = itemgetter(-1)
 Progress = Callable[[int, int], None]
 DEFINITE = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
@@ -151,12 +153,12 @@ class SQLiteTransaction:
         """There is one writer at a time."""
 
     def among(self, sql: str, values: Sequence[Any], wanted: Sequence[Any]) -> list[Row]:
-        return [row for chunk in _chunks(wanted) for row in self.all(_naming(sql, len(chunk)), [*values, *chunk])]
+        return [row for text, keys in _naming(sql, wanted) for row in self.all(text, [*values, *keys])]
 
     def change_among(
         self, sql: str, values: Sequence[Any], wanted: Sequence[Any], *, all_of_them: bool = False
     ) -> None:
-        changed = sum(self.run(_naming(sql, len(chunk)), [*values, *chunk]) for chunk in _chunks(wanted))
+        changed = sum(self.run(text, [*values, *keys]) for text, keys in _naming(sql, wanted))
         if changed != len(wanted) and all_of_them:
             raise RowRefused(NOT_ALL)
 
@@ -198,15 +200,24 @@ class SQLiteTransaction:
         self._connection.execute("RELEASE part")
 
 
-@lru_cache(maxsize=4096)
-def _naming(sql: str, count: int) -> str:
-    """The statement, for so many."""
-    return sql.format(marks=", ".join("?" * count))
-
-
-def _chunks(wanted: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def _naming(sql: str, wanted: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
+    """The statement for all that is wanted, or for some of it at a time, each with the keys that it names."""
+    if len(wanted) >= FEWEST and are_in_a_row(wanted):
+        yield _from_to(sql), (wanted[0], wanted[-1])
+        return
     for start in range(0, len(wanted), MOST_MARKS):
-        yield wanted[start : start + MOST_MARKS]
+        some = wanted[start : start + MOST_MARKS]
+        yield _with_marks(sql, len(some)), some
+
+
+@lru_cache(maxsize=64)
+def _from_to(sql: str) -> str:
+    return NAMED.sub(r"\1 BETWEEN ? AND ?", sql)
+
+
+@lru_cache(maxsize=4096)
+def _with_marks(sql: str, count: int) -> str:
+    return sql.format(marks=", ".join("?" * count))
 
 
 @lru_cache(maxsize=64)

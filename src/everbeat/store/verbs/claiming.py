@@ -137,26 +137,28 @@ def restarted_after(tx: Transaction, claims: Iterable[Claim]) -> Iterator[float]
 
 def claim_of(row: Row, slot: int, worker_id: str, *, counted: bool) -> Claim:
     launched = slot != OWN_PROCESS
-    solo, timeout, key = bool(row[13]), TaskPolicy.load(row[5]).timeout, row[15]
+    solo, timeout, key = bool(row[16]), TaskPolicy.load(row[5]).timeout, row[18]
     return Claim(
-        seq=row[1], id=row[2], name=row[7], queue=row[8], fence=row[3] + 1, attempt=row[4] + launched,
-        free_attempts=row[9], crash_count=row[10], lost_count=row[11], dispatch_count=row[12], solo=solo,
+        seq=row[1], id=row[2], name=row[10], queue=row[11], fence=row[3] + 1, attempt=row[4] + launched,
+        free_attempts=row[12], crash_count=row[13], lost_count=row[14], dispatch_count=row[15], solo=solo,
         policy=row[5], args=row[6], worker_id=worker_id, slot=slot, timeout=timeout,
         alone=solo or timeout is not None or key is not None, counted=counted, exclusive_key=key,
-        workflow_id=row[16], node=row[17], refs=row[18],
+        workflow_id=row[7], node=row[8], refs=row[9],
         status=TaskStatus.RUNNING if launched else TaskStatus.CLAIMED,
     )  # fmt: skip
 
 
 def claims_of(
-    rows: Sequence[Row], slots: Sequence[int], worker_id: str, kind: tuple[str, str], *, counted: bool
-) -> Iterator[Claim]:
+    rows: Sequence[Row], slots: Sequence[int], worker_id: str, kind: tuple[str, str], *, counted: bool,
+    may_be_nodes: bool = True,
+) -> Iterator[Claim]:  # fmt: skip
     """Of plain rows of one kind, whole or short, by columns: claims are made by the thousand."""
     _, seqs, ids, fences, attempts, policies, args, *rest = zip(*rows, strict=True)
     return map(
         Claim, seqs, ids, repeat(kind[1]), repeat(kind[0]), [fence + 1 for fence in fences], repeat(TaskStatus.RUNNING),
         [attempt + 1 for attempt in attempts], repeat(0), repeat(0), repeat(0), repeat(0), repeat(False), policies,
-        args, repeat(worker_id), slots, repeat(None), repeat(False), repeat(False), repeat(counted), *rest[8:],
+        args, repeat(worker_id), slots, repeat(None), repeat(False), repeat(False), repeat(counted), repeat(None),
+        *(rest[:3] if may_be_nodes else ()),
     )  # fmt: skip
 
 
@@ -255,13 +257,13 @@ def _is_plain(policy: str | None) -> bool:
 
 
 def _offer(room: Room, row: Row, now: int) -> tuple[Answer, int]:
-    if row[14] is not None and row[14] <= now:  # past its time: not started, though nobody has ended it yet
+    if row[17] is not None and row[17] <= now:  # past its time: not started, though nobody has ended it yet
         return Answer.PASS, OWN_PROCESS
-    if row[16] in room.shunned:
+    if row[7] in room.shunned:
         return Answer.PASS, OWN_PROCESS
     policy = TaskPolicy.load(row[5])
-    must_be_solo = bool(row[13]) or row[15] is not None  # killed for its lease, it must take nobody with it
-    return room.offer(row[7], solo=must_be_solo, alone=policy.timeout is not None, isolated=policy.isolated)
+    must_be_solo = bool(row[16]) or row[18] is not None  # killed for its lease, it must take nobody with it
+    return room.offer(row[10], solo=must_be_solo, alone=policy.timeout is not None, isolated=policy.isolated)
 
 
 def _kinds(tx: Transaction, room: Room, places: Places) -> Iterator[tuple[str, str]]:

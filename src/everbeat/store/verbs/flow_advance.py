@@ -124,7 +124,7 @@ def go_on(
         return None
     wave, ready = list(ended), None if look_for_all or not (ended or done) else list[int]()
     if done:
-        following = _count_down(tx, flow, _complete(tx, flow, done))
+        following = _count_down(tx, flow, _complete(tx, flow, sorted(done)))
         wave += following.ends
         if ready is not None:
             ready += following.ready

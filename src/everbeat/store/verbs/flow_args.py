@@ -6,7 +6,7 @@ fit: one damaged row must not keep others from being claimed.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from everbeat.decide import splice
 from everbeat.model.flow import Named, NodeStatus
@@ -38,10 +38,8 @@ def complete(
     for claim in claims:
         if claim.refs is not None and claim.workflow_id is not None:
             by_workflow[claim.workflow_id].append(claim)
-    if by_workflow:
-        _keep_at_hand(tx, endings, settlements)
     for workflow_id, mine in by_workflow.items():
-        _complete(tx, workflow_id, mine)
+        _complete(tx, workflow_id, mine, [*zip(endings, settlements, strict=True)])
 
 
 def questions(workflow_id: str, ended: Sequence[Claim]) -> Iterator[Question]:
@@ -54,34 +52,46 @@ def questions(workflow_id: str, ended: Sequence[Claim]) -> Iterator[Question]:
         yield TAKEN, (workflow_id, tuple(sorted(node for node, _ in named)))
 
 
-def _complete(tx: Transaction, workflow_id: str, claims: Sequence[Claim]) -> None:
-    places = {refs: _loaded(refs) for refs in {claim.refs for claim in claims}}  # all nodes of a fan have the same
+def _complete(
+    tx: Transaction, workflow_id: str, claims: Sequence[Claim], settled: Sequence[tuple[Ending, Settlement]]
+) -> None:
+    alike: defaultdict[str | None, list[Claim]] = defaultdict(list)  # all nodes of a fan take the same
+    for claim in claims:
+        alike[claim.refs].append(claim)
+    places = {refs: _loaded(refs) for refs in alike}
     wanted = {named for some in places.values() for _, named in some or ()}
     known = dict(tx.results.get(workflow_id, {}))
+    known |= _at_hand(workflow_id, wanted - known.keys(), settled)
     known |= {named: bytes(row[1]) for named, row in referred_to(tx, TAKEN, workflow_id, wanted - known.keys())}
     for named, row in referred_to(tx, VALUES, workflow_id, wanted - known.keys()):
         if row[2] in STATUSES:
             known[named] = _as_json(row)
-    for claim in claims:
-        claim.args = _put_together(claim.args, places[claim.refs], known)
+    for refs, mine in alike.items():
+        _put_together(mine, places[refs], known)
 
 
-def _keep_at_hand(tx: Transaction, endings: Sequence[Ending], settlements: Sequence[Settlement]) -> None:
-    for ending, settlement in zip(endings, settlements, strict=True):
-        claim, verdict = ending.claim, ending.verdict
-        if claim.workflow_id is None or claim.node is None or verdict.result is None:
-            continue
-        if isinstance(settlement, Settled) and verdict.change is Change.COMPLETE:
-            tx.results.setdefault(claim.workflow_id, {})[claim.node, 0] = verdict.result
+def _at_hand(workflow_id: str, wanted: Set[Named], settled: Sequence[tuple[Ending, Settlement]]) -> dict[Named, bytes]:
+    """Of what is wanted, the results that were stored just now."""
+    nodes = {node for node, outwards in wanted if not outwards}
+    return {
+        (claim.node, 0): verdict.result
+        for (claim, verdict, _, _), settlement in settled
+        if claim.node in nodes
+        and claim.workflow_id == workflow_id
+        and verdict.change is Change.COMPLETE
+        and verdict.result is not None
+        and isinstance(settlement, Settled)
+    }
 
 
-def _put_together(args: bytes, places: Sequence[splice.Place] | None, known: dict[Named, bytes]) -> bytes:
+def _put_together(claims: Sequence[Claim], places: Sequence[splice.Place] | None, known: dict[Named, bytes]) -> None:
+    """Arguments of calls that take the same."""
     if places is None:
-        return NOTHING
-    try:
-        return splice.put_in(args, places, known)
-    except ValueError:
-        return NOTHING
+        whole: list[bytes | None] = [None] * len(claims)
+    else:
+        whole = splice.put_in_each([claim.args for claim in claims], places, known)
+    for claim, args in zip(claims, whole, strict=True):
+        claim.args = NOTHING if args is None else args
 
 
 def _loaded(stored: str | None) -> Sequence[splice.Place] | None:

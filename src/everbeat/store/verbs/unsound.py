@@ -23,25 +23,24 @@ LARGEST = 1 << 62
 """A power of two: no counter reaches it unless a bit from there on is set."""
 
 COLUMNS = (
-    "priority", "seq", "id", "fence", "attempt", "policy", "args", "name", "queue", "free_attempts", "crash_count",
-    "lost_count", "dispatch_count", "solo", "good_until", "exclusive_key", "workflow_id", "node", "refs",
+    "priority", "seq", "id", "fence", "attempt", "policy", "args", "workflow_id", "node", "refs", "name", "queue",
+    "free_attempts", "crash_count", "lost_count", "dispatch_count", "solo", "good_until", "exclusive_key",
 )  # fmt: skip
 """Of a row that is to be claimed, in its order."""
-SHORT = 7
+SHORT = 10
 """So many of them are all that differs in plain rows of one kind, which may be given short: these, and that the row is
 plain."""
-COUNTERS, WAITS, OTHERS = range(9, 14), range(14, 16), range(14, 19)
-"""Where nothing has failed, these are 0; where nothing is waited for, and where no workflow is around it, either, those
-are NULL."""
+COUNTERS, WAITS = range(12, 17), range(17, 19)
+"""Where nothing has failed, these are 0; where nothing is waited for, those are NULL."""
 IS_PLAIN = f"""coalesce({" AND ".join(f"{COLUMNS[at]} = 0" for at in COUNTERS)}
-       AND {" AND ".join(f"{COLUMNS[at]} IS NULL" for at in OTHERS)}, 0)"""
-PLAIN_REST = (*(0 for _ in COUNTERS), *(None for _ in OTHERS))
+       AND {" AND ".join(f"{COLUMNS[at]} IS NULL" for at in WAITS)}, 0)"""
+PLAIN_REST = (*(0 for _ in COUNTERS), *(None for _ in WAITS))
 SHAPE = (int, int, str, int, int), bytes, (str, str, int, int, int, int, int)
 TYPES = ((0, int), (1, int), (2, str), (3, int), (4, int), (6, bytes))
 """What is left to be looked at in plain rows. Their queue and name are what was asked for."""
 NOTHING = type(None)
-OF_NODES = ((16, {str, NOTHING}), (17, {int, NOTHING}), (18, {str, NOTHING}))
-"""What tells nodes of workflows from other tasks. They are plain, too, but never given short."""
+OF_NODES = ((7, {str, NOTHING}), (8, {int, NOTHING}), (9, {str, NOTHING}))
+"""What tells nodes of workflows from other tasks. They are plain, too."""
 
 # Primary key
 SET_ASIDE = """
@@ -59,16 +58,15 @@ def are_plain(rows: Sequence[Row]) -> bool:
     by columns, which costs a fraction of a look at each row."""
     columns, count = list(zip(*rows, strict=True)), len(rows)
     if len(columns) == len(COLUMNS):
-        is_plain = (
-            all(columns[at].count(0) == count for at in COUNTERS)
-            and all(columns[at].count(None) == count for at in WAITS)
-            and all(columns[at].count(None) == count or set(map(type, columns[at])) <= kinds for at, kinds in OF_NODES)
+        is_plain = all(columns[at].count(0) == count for at in COUNTERS) and all(
+            columns[at].count(None) == count for at in WAITS
         )
     else:
         is_plain = columns[SHORT].count(1) == count
     return (
         is_plain
         and all(set(map(type, columns[at])) == {kind} for at, kind in TYPES)
+        and all(columns[at].count(None) == count or set(map(type, columns[at])) <= kinds for at, kinds in OF_NODES)
         and min(columns[3]) >= 0 <= min(columns[4])
         and max(columns[3]) < LARGEST > max(columns[4])
     )
@@ -94,7 +92,7 @@ def is_sound(row: Row) -> bool:
         if not _is_shape(types):
             return False
         _KNOWN.add(types)
-    return bool(0 <= row[3] | row[4] | row[9] | row[10] | row[11] | row[12] < LARGEST)
+    return bool(0 <= row[3] | row[4] | row[12] | row[13] | row[14] | row[15] < LARGEST)
 
 
 _KNOWN: set[tuple[type, ...]] = set()
@@ -102,8 +100,8 @@ _KNOWN: set[tuple[type, ...]] = set()
 
 
 def _is_shape(types: tuple[type, ...]) -> bool:
-    texts, numbers = {*types[15:17], types[18]}, {types[14], types[17]}
-    shape = types[:5], types[6], types[7:14]
+    texts, numbers = {types[7], types[9], types[18]}, {types[8], types[17]}
+    shape = types[:5], types[6], types[10:17]
     return shape == SHAPE and numbers <= {int, NOTHING} and texts <= {str, NOTHING}
 
 
@@ -123,7 +121,7 @@ def set_aside(tx: Transaction, rows: Sequence[Row]) -> None:
                  "code": ROW_UNREADABLE}  # fmt: skip
         records.event(Event(name=event.TASK_QUARANTINED, task_id=right["id"], facts=facts))
     records.write()
-    hand_over(tx, {row[15] for row in rows if isinstance(row[15], str)})
+    hand_over(tx, {row[18] for row in rows if isinstance(row[18], str)})
 
 
 def _right(column: str, value: Any, seq: int) -> Any:
