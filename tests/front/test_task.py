@@ -259,6 +259,20 @@ def test_the_same_id_for_another_task_is_a_conflict(app: Everbeat, add: Any) -> 
         subtract.options(id="order-1").enqueue(1)
 
 
+def test_an_argument_may_have_any_name(app: Everbeat, worker: Any) -> None:
+    @app.task
+    def named(**facts: int) -> dict[str, int]:
+        return facts
+
+    sent = [named.enqueue(self=1, args=2), asyncio.run(named.options(delay=0).aenqueue(self=1, args=2))]
+    sent += named.enqueue_many([named.args(self=1, args=2), named.options(delay=0).args(self=1, args=2)])
+    for _ in sent:
+        worker.run_one()
+
+    assert named(self=1, args=2) == {"self": 1, "args": 2}
+    assert [handle.result(timeout=0) for handle in sent] == [{"self": 1, "args": 2}] * 4
+
+
 def test_what_can_not_be_encoded_is_never_stored(app: Everbeat, add: Any) -> None:
     with pytest.raises(PayloadError, match="argument 'a'"):
         add.enqueue("x", 2)
