@@ -45,8 +45,9 @@ def postgres_problem(url: object) -> str | None:
     else:
         wrong = next(filter(None, map(_host_problem, hosts.split(","))), "")
     # Where the password ends is not known here: all that follows the user may be part of it.
+    # At the end: whoever masks passwords in the whole message takes what follows a URL for a part of it.
     shown = _BEHIND_USER.sub(rf"\1{MASK}", url, count=1)
-    return f"database_url {shown!r} can not be read: {wrong}. {ENCODED}" if wrong else None
+    return f"database_url can not be read: {wrong}. {ENCODED}. It is {shown!r}" if wrong else None
 
 
 def _no_url(text: str) -> str:
