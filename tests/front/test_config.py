@@ -168,6 +168,7 @@ def test_the_defaults_of_a_retry_policy() -> None:
         {"retry_on": "WORKER_CRASHED"},
         {"retry_on": ValueError},
         {"retry_on": [5]},
+        {"retry_on": 5},
         {"retry_on": ["two words"]},
         {"retry_on": [int]},
     ],
