@@ -255,7 +255,10 @@ class Task(Sendable[P, R]):
             except StoreUnavailable as outage:
                 doubtful = [task.id for task in tasks[start : start + size]]
                 raise outage.while_sending(doubtful, [handle.id for handle in handles]) from outage
-            handles += self._handles_of(stored)
+            try:
+                handles += self._handles_of(stored)
+            except TaskConflict as conflict:
+                raise TaskConflict(conflict.task_id, stored_ids=[handle.id for handle in handles]) from None
         return handles
 
     def _new_tasks(self, calls: Calls, options: SendOptions) -> Sequence[NewTask]:

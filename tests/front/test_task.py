@@ -346,6 +346,20 @@ def test_one_bad_call_among_many_sends_nothing(app: Everbeat, add: Any) -> None:
     assert app.store.tasks(TaskFilter()) == []
 
 
+def test_a_conflict_in_a_later_batch_tells_what_is_stored(app: Everbeat, add: Any) -> None:
+    add.options(id="order-1").enqueue(1)
+    calls = [(1,), (2,), add.options(id="order-1").args(2), (3,)]
+
+    with pytest.raises(TaskConflict, match="nothing was stored") as of_all:
+        add.enqueue_many(calls)
+    with pytest.raises(TaskConflict, match="nothing of this batch was stored") as caught:
+        add.enqueue_many(calls, batch_size=2)
+
+    assert "2 tasks of earlier batches are stored" in str(caught.value)
+    assert (of_all.value.stored_ids, len(caught.value.stored_ids)) == ((), 2)
+    assert {task.id for task in app.store.tasks(TaskFilter())} == {"order-1", *caught.value.stored_ids}
+
+
 @pytest.mark.parametrize("call", [1, [1, 2], "ab", {"a": 1}, None])
 def test_a_call_that_is_no_tuple_is_explained(add: Any, call: Any) -> None:
     with pytest.raises(TypeError, match=r"call 0 must be a tuple of arguments such as \(1, 2\)"):
