@@ -5,7 +5,7 @@ No value is ever part of what is said: it may be a secret.
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ import msgspec
 
 from everbeat.custom_types import ENCODER, is_model, type_name
 
+BY_IDENTITY: Any = object.__eq__
 UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError, msgspec.MsgspecError)
 
 
@@ -20,7 +21,7 @@ def differs(arrives: Any, sent: Any) -> bool:
     """Whether a closer look is needed. Values may not know how to compare themselves."""
     try:
         return bool(arrives != sent)
-    except (ArithmeticError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, TypeError, ValueError):
         return True
 
 
@@ -68,10 +69,22 @@ def _changed_part(sent: Any, arrives: Any, path: str) -> str | None:
     if there or back:
         pairs = zip(there, back, strict=False)
         return next(filter(None, (first_change(s, a, where) for (where, s), (_, a) in pairs)), None)
-    if not isinstance(sent, str | bytes | int | float | Set | datetime) or _is_same(sent, arrives):
+    if isinstance(sent, list | tuple) or not _knows_itself(sent) or _is_same(sent, arrives):
         return None
-    advice = "; an offset with seconds is not kept" if isinstance(sent, datetime) else ""
-    return f"{path!r} of type {type_name(type(sent))} would come back changed{advice}"
+    return f"{path!r} of type {type_name(type(sent))} would come back changed{_advice(sent)}"
+
+
+def _knows_itself(value: Any) -> bool:
+    """Whether it says of another one if that is the same. What compares by identity does not, nor does NaN."""
+    return type(value).__eq__ is not BY_IDENTITY and not differs(value, value)
+
+
+def _advice(value: Any) -> str:
+    if isinstance(value, datetime):
+        return "; an offset with seconds is not kept"
+    if hasattr(value, "get_secret_value"):
+        return "; it is written as asterisks: send a plain value, or better a reference to where it is kept"
+    return ""
 
 
 def _is_same(sent: Any, arrives: Any) -> bool:
@@ -91,11 +104,16 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple):
         yield from ((f"{path}[{index}]", part) for index, part in enumerate(value))
     elif isinstance(value, msgspec.Struct):
-        yield from ((f"{path}.{name}", getattr(value, name)) for name in value.__struct_fields__)
+        yield from _fields(value, value.__struct_fields__, path)
     elif dataclasses.is_dataclass(value):
-        yield from ((f"{path}.{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value))
+        yield from _fields(value, [field.name for field in dataclasses.fields(value)], path)
     elif hasattr(type(value), "__attrs_attrs__"):
-        yield from ((f"{path}.{field.name}", getattr(value, field.name)) for field in type(value).__attrs_attrs__)
+        yield from _fields(value, [field.name for field in type(value).__attrs_attrs__], path)
     elif is_model(type(value)):
         own = {**vars(value), **(value.__pydantic_private__ or {}), **(value.__pydantic_extra__ or {})}
         yield from ((f"{path}.{name}", part) for name, part in own.items())
+
+
+def _fields(value: Any, names: Iterable[str], path: str) -> Iterator[tuple[str, Any]]:
+    """One that nobody has set is None here."""
+    return ((f"{path}.{name}", getattr(value, name, None)) for name in names)

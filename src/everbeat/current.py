@@ -5,6 +5,8 @@ task can carry its ids. What a task says about itself goes to whoever runs it, o
 store.
 """
 
+import math
+import operator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -60,10 +62,9 @@ class CurrentTask:
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
         """Say how far the task is; the last word is in `handle.info().progress`. Cheap enough for a tight loop: the
         store is told a few times a second at most."""
-        if not -LARGEST_NUMBER <= done <= LARGEST_NUMBER:
-            raise ValueError(f"done must be a number, not {done!r}")
-        if total is not None and not -LARGEST_NUMBER <= total <= LARGEST_NUMBER:
-            raise ValueError(f"total must be a number or None, not {total!r}")
+        done = _plain_number("done must be a number", done)
+        if total is not None:
+            total = _plain_number("total must be a number or None", total)
         if note is not None:
             if not isinstance(note, str):
                 raise TypeError(f"note must be a text or None, not {note!r}")
@@ -78,6 +79,20 @@ class CurrentTask:
         """Whether somebody asked for this task to be cancelled. Code that may be interrupted anywhere needs no such
         question: TaskCancelRequested is raised in it. For threads that the task started, which no exception reaches."""
         return self.line.is_cancelled((self.seq, self.fence))
+
+
+def _plain_number(what: str, given: float) -> float:
+    """The same as an int or a float. Fractions, numbers of numpy and subclasses have no JSON form, and what sends it, a
+    thread or the process itself, would die of that."""
+    if not (hasattr(given, "__index__") or hasattr(given, "__float__")):
+        raise TypeError(f"{what}, not {given!r}")
+    try:
+        number: float = operator.index(given) if hasattr(given, "__index__") else float(given)
+    except (ValueError, OverflowError):
+        number = math.nan
+    if not -LARGEST_NUMBER <= number <= LARGEST_NUMBER:
+        raise ValueError(f"{what}, not {given!r}")
+    return number
 
 
 CURRENT: ContextVar[CurrentTask] = ContextVar("everbeat.current_task")

@@ -119,11 +119,17 @@ class TaskNotFound(EverbeatError, LookupError):
 class TaskConflict(EverbeatError):
     """The given id already belongs to a task with another name or other arguments. That task is unchanged."""
 
-    def __init__(self, task_id: str) -> None:
+    stored_ids: tuple[str, ...] = ()
+    """Tasks of earlier batches of the same call, which are stored."""
+
+    def __init__(self, task_id: str, *, stored_ids: Iterable[str] = ()) -> None:
         self.task_id = task_id
+        self.stored_ids = tuple(stored_ids)
+        before = f" {len(self.stored_ids)} tasks of earlier batches are stored." if self.stored_ids else ""
         super().__init__(
-            f"task {task_id} already exists with another name or other arguments. It was left as it is and nothing was "
-            f"stored. Use another id, or send exactly the same call to get its handle."
+            f"task {task_id} already exists with another name or other arguments. It was left as it is and nothing "
+            f"{'of this batch ' if before else ''}was stored.{before} Use another id, or send exactly the same call to "
+            f"get its handle."
         )
 
 

@@ -40,7 +40,7 @@ class Call(Generic[P]):
 
     __slots__ = ("args", "kwargs", "options")
 
-    def __init__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+    def __init__(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
         self.args = args
         self.kwargs = kwargs
         self.options: SendOptions | None = None
@@ -63,11 +63,11 @@ class Sendable(Generic[P, R]):
     async def _asend(self, calls: Calls, batch_size: int | None = None) -> list[TaskHandle[R]]:
         return await in_thread(self._send, calls, batch_size)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Store a call of the task. When this returns, the task is safe."""
         return self._send_one(args, kwargs)
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         return (await self._asend((Call(*args, **kwargs),)))[0]
 
     def enqueue_many(
@@ -85,7 +85,7 @@ class Sendable(Generic[P, R]):
     ) -> list[TaskHandle[R]]:
         return await self._asend(_checked(calls), batch_size)
 
-    def args(self, *args: P.args, **kwargs: P.kwargs) -> Call[P]:
+    def args(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[P]:
         """Arguments for `enqueue_many`, typed like the function."""
         return Call(*args, **kwargs)
 
@@ -107,7 +107,7 @@ class Sender(Sendable[P, R]):
     def sent_with(self) -> SendOptions:
         return self._options
 
-    def args(self, *args: P.args, **kwargs: P.kwargs) -> Call[P]:
+    def args(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[P]:
         """Arguments for `enqueue_many`, sent with these options."""
         if self._options.connection is not None:
             raise ValueError("connection= is for all calls: task.options(connection=...).enqueue_many(...)")
@@ -165,7 +165,7 @@ class Task(Sendable[P, R]):
     def __repr__(self) -> str:
         return f"<task {self.name}>"
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.function(*args, **kwargs)
 
     def options(
@@ -255,7 +255,10 @@ class Task(Sendable[P, R]):
             except StoreUnavailable as outage:
                 doubtful = [task.id for task in tasks[start : start + size]]
                 raise outage.while_sending(doubtful, [handle.id for handle in handles]) from outage
-            handles += self._handles_of(stored)
+            try:
+                handles += self._handles_of(stored)
+            except TaskConflict as conflict:
+                raise TaskConflict(conflict.task_id, stored_ids=[handle.id for handle in handles]) from None
         return handles
 
     def _new_tasks(self, calls: Calls, options: SendOptions) -> Sequence[NewTask]:
@@ -320,7 +323,7 @@ class Task(Sendable[P, R]):
 
 
 class SyncTask(Task[P, R]):
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         result: R = self.function(*args, **kwargs)
         return result
 
@@ -328,7 +331,7 @@ class SyncTask(Task[P, R]):
 class AsyncTask(Task[P, R]):
     is_async = True
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         coroutine: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
         return coroutine
 

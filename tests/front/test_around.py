@@ -27,7 +27,18 @@ class Stage:
         self.directory = directory
         self.app = Everbeat(SQLiteConfig(directory / "jobs.db"))
         self.workers: list[subprocess.Popen[bytes]] = []
-        for name in ("add", "later", "fails", "lies", "reports", "areports", "bad_progress", "threads"):
+        for name in (
+            "add",
+            "later",
+            "fails",
+            "lies",
+            "reports",
+            "areports",
+            "counts",
+            "acounts",
+            "bad_progress",
+            "threads",
+        ):
             self.app.task(name=name)(_anything)
 
     def send(self, name: str, **arguments: Any) -> TaskHandle[Any]:
@@ -178,6 +189,16 @@ def test_progress_of_an_async_task_is_kept(stage: Stage) -> None:
     stage.run()
 
     assert handle.info().progress == {"done": 0.5, "total": None, "note": None}
+
+
+@pytest.mark.parametrize("name", ["counts", "acounts"])
+def test_progress_in_numbers_that_json_does_not_know_harms_nobody(stage: Stage, name: str) -> None:
+    handle = stage.send(name)
+
+    stage.run()
+
+    assert handle.result(timeout=0) == "counted"
+    assert handle.info().progress == {"done": 0.5, "total": 1.5, "note": None}
 
 
 def test_progress_that_is_none_is_refused_where_it_is_said(stage: Stage) -> None:

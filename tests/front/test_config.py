@@ -168,6 +168,7 @@ def test_the_defaults_of_a_retry_policy() -> None:
         {"retry_on": "WORKER_CRASHED"},
         {"retry_on": ValueError},
         {"retry_on": [5]},
+        {"retry_on": 5},
         {"retry_on": ["two words"]},
         {"retry_on": [int]},
     ],
@@ -236,7 +237,17 @@ def test_four_slashes_are_an_absolute_path() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["jobs.db", "sqlite://jobs.db", "sqlite:///", "mysql://h/db", "", "sqlite:///:memory:", "sqlite:///a.db?mode=ro"],
+    [
+        "jobs.db",
+        "sqlite://jobs.db",
+        "sqlite:///",
+        "mysql://h/db",
+        "",
+        "sqlite:///:memory:",
+        "sqlite:///a.db?mode=ro",
+        "sqlite:///\ud800",
+        "sqlite:///a\0b",
+    ],
 )
 def test_a_url_that_names_no_store_is_refused(url: str) -> None:
     with pytest.raises(ConfigError):

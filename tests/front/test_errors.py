@@ -43,6 +43,7 @@ EXAMPLES = [
     SchemaMismatch("other version"),
     TaskNotFound("t1", where="sqlite:////tmp/x.db"),
     TaskConflict("t1"),
+    TaskConflict("t1", stored_ids=["t0"]),
     FAILED,
     TaskCancelled("t1"),
     TaskExpired("t1"),

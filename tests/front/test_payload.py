@@ -132,6 +132,20 @@ class Secretive(pydantic.BaseModel):
     _kept: int = pydantic.PrivateAttr(default=3)
 
 
+class Login(pydantic.BaseModel):
+    password: pydantic.SecretStr
+
+
+@dataclass
+class Late:
+    at: int
+    more: list[int] = field(default_factory=list, repr=False)
+
+
+LATE = Late(1)
+del LATE.more
+
+
 class Raw(pydantic.BaseModel):
     raw: bytes
 
@@ -290,6 +304,7 @@ def test_moments_durations_decimals_and_bytes_are_exact(
 
 def test_a_tuple_without_annotation_arrives_as_a_list() -> None:
     assert there_and_back(taking(Any), (1, (2, 3))) == (([1, [2, 3]],), {})
+    assert there_and_back(taking(Any), ((), [()])) == (([[], [[]]],), {})
 
 
 def test_a_whole_number_is_good_enough_for_a_float() -> None:
@@ -402,6 +417,9 @@ def test_a_call_the_function_would_not_take_is_a_plain_type_error(args: Any, kwa
         (datetime, NOON.replace(tzinfo=timezone(timedelta(seconds=30))), "an offset with seconds is not kept"),
         (Options, {"size": 1, "weight": 2}, "keys that its annotation does not have"),
         (Secretive, SECRETIVE, "'x._kept'"),
+        (Login, Login(password="s3cret"), "'x.password' of type pydantic.types.SecretStr would come back changed"),  # type: ignore[arg-type]
+        (list[Login], [Login(password="s3cret")], "'x[0].password' of type"),  # type: ignore[arg-type]
+        (Late, LATE, "'x.more' is a NoneType and would come back as list"),
         (Raw, Raw(raw=b"\xff"), "ser_json_bytes='base64'"),
         (dict[bool, int], {True: 1}, "argument 'x': Expected `bool`, got `str` for a key"),
         (Invoice | int, "five", "argument 'x'"),
@@ -605,6 +623,11 @@ def test_a_result_that_would_change_is_refused() -> None:
 
     with pytest.raises(PayloadError, match="'result' is nan"):
         Payload(ratio).encode_result(math.nan)
+
+    def login() -> Login: ...
+
+    with pytest.raises(PayloadError, match=r"'result.password' .* would come back changed; it is written as asterisks"):
+        Payload(login).encode_result(Login(password="s3cret"))  # type: ignore[arg-type]
 
 
 def test_a_result_over_the_limit_is_its_own_error() -> None:

@@ -444,6 +444,34 @@ def test_a_wrong_file_does_not_give_its_password_away(name: str, text: str, writ
 
 
 @pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://bob:s3cret@db:99999/jobs", "the port of 'db' must be a number from 1 to 65535"),
+        ("postgresql://bob:s3@cret@db/jobs", "there is more than one @, or a / before it"),
+    ],
+)
+def test_what_is_wrong_with_a_url_is_said_wherever_it_stands(
+    url: str, said: str, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVERBEAT_DATABASE_URL", url)
+    write("everbeat.toml", f"database_url = '{url}'")
+
+    found = problems(AppConfig)
+
+    assert [said in problem and "'postgresql://bob***'" in problem for problem in found] == [True, True]
+    assert "cret" not in str(found)
+
+
+def test_yaml_may_merge_one_table_into_another(write: Write) -> None:
+    write("everbeat.yaml", "queues:\n  mail: &few {max_concurrency: 5}\n  fax: {<<: *few, paused: true}\n")
+
+    assert AppConfig().queues == (
+        QueueConfig("mail", max_concurrency=5),
+        QueueConfig("fax", max_concurrency=5, paused=True),
+    )
+
+
+@pytest.mark.parametrize(
     "names",
     [("everbeat.toml", "everbeat.yaml"), ("everbeat.toml", "pyproject.toml"), ("everbeat.yaml", "pyproject.toml")],
 )

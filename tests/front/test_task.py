@@ -259,6 +259,20 @@ def test_the_same_id_for_another_task_is_a_conflict(app: Everbeat, add: Any) -> 
         subtract.options(id="order-1").enqueue(1)
 
 
+def test_an_argument_may_have_any_name(app: Everbeat, worker: Any) -> None:
+    @app.task
+    def named(**facts: int) -> dict[str, int]:
+        return facts
+
+    sent = [named.enqueue(self=1, args=2), asyncio.run(named.options(delay=0).aenqueue(self=1, args=2))]
+    sent += named.enqueue_many([named.args(self=1, args=2), named.options(delay=0).args(self=1, args=2)])
+    for _ in sent:
+        worker.run_one()
+
+    assert named(self=1, args=2) == {"self": 1, "args": 2}
+    assert [handle.result(timeout=0) for handle in sent] == [{"self": 1, "args": 2}] * 4
+
+
 def test_what_can_not_be_encoded_is_never_stored(app: Everbeat, add: Any) -> None:
     with pytest.raises(PayloadError, match="argument 'a'"):
         add.enqueue("x", 2)
@@ -330,6 +344,20 @@ def test_one_bad_call_among_many_sends_nothing(app: Everbeat, add: Any) -> None:
         add.enqueue_many([(1,), ()])
 
     assert app.store.tasks(TaskFilter()) == []
+
+
+def test_a_conflict_in_a_later_batch_tells_what_is_stored(app: Everbeat, add: Any) -> None:
+    add.options(id="order-1").enqueue(1)
+    calls = [(1,), (2,), add.options(id="order-1").args(2), (3,)]
+
+    with pytest.raises(TaskConflict, match="nothing was stored") as of_all:
+        add.enqueue_many(calls)
+    with pytest.raises(TaskConflict, match="nothing of this batch was stored") as caught:
+        add.enqueue_many(calls, batch_size=2)
+
+    assert "2 tasks of earlier batches are stored" in str(caught.value)
+    assert (of_all.value.stored_ids, len(caught.value.stored_ids)) == ((), 2)
+    assert {task.id for task in app.store.tasks(TaskFilter())} == {"order-1", *caught.value.stored_ids}
 
 
 @pytest.mark.parametrize("call", [1, [1, 2], "ab", {"a": 1}, None])

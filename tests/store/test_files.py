@@ -240,10 +240,24 @@ def test_a_store_that_was_removed_is_not_made_again_by_the_next_write(store: SQL
         if entry.is_file():
             entry.unlink()
 
-    with pytest.raises(StoreUnavailable, match="unable to open"):
+    with pytest.raises(StoreUnavailable, match="unable to open"), store.database.write():
+        pass
+    with pytest.raises(StoreUnavailable, match="moved away or removed"):
         store.enqueue([])
 
     assert not path.exists()
+
+
+def test_nobody_sends_to_a_file_that_has_lost_its_name(store: SQLiteStore, path: Path) -> None:
+    enqueue(store, id="before")
+    path.rename(path.with_name("away.db"))
+
+    with pytest.raises(StoreUnavailable, match=r"was moved away or removed, .* Nothing was changed"):
+        enqueue(store, id="meanwhile")
+    path.with_name("away.db").rename(path)
+    enqueue(store, id="after")
+
+    assert [store.get(task_id) is not None for task_id in ("before", "meanwhile", "after")] == [True, False, True]
 
 
 def test_the_schema_allows_the_states_of_the_table_and_no_other(store: SQLiteStore) -> None:

@@ -1,5 +1,6 @@
 """The store on PostgreSQL where it differs from the one in a file: several writers, forks, sessions."""
 
+import asyncio
 import multiprocessing
 import select
 import threading
@@ -15,7 +16,7 @@ import pytest
 from tests.postgres import EmptyDatabase
 from tests.words import a_task, a_worker, claim, claim_one, completed, enqueue, register, settle
 
-from everbeat import PostgresConfig
+from everbeat import Everbeat, PostgresConfig
 from everbeat.cli import events
 from everbeat.errors import TaskConflict
 from everbeat.model.event import Event
@@ -66,6 +67,22 @@ def test_one_task_is_sent_in_one_statement_and_is_like_any_other(store: Postgres
     assert (info.queue, info.priority, info.status) == ("mail", 7, TaskStatus.PENDING)
     assert (info.run_at - info.created_at).total_seconds() == 60
     assert store.enqueue([a_task(id="a", queue="mail", priority=7)]) == [Enqueued(id="a", created=False)]
+
+
+def test_whoever_sends_one_task_is_told_that_it_was_stored_however_it_is_sent(url: str) -> None:
+    app = Everbeat(PostgresConfig(url))
+
+    @app.task
+    def add(a: int) -> int: ...
+
+    once = add.options(unique_key="invoice 17")
+    with app:
+        stored = [asyncio.run(add.aenqueue(1)), asyncio.run(once.aenqueue(2)), *add.enqueue_many([(3,)])]
+        stored += add.enqueue_many([(4,), (5,)], batch_size=1)
+        again = asyncio.run(once.aenqueue(6))
+
+    assert [handle.created for handle in stored] == [True] * 5
+    assert (again.id, again.created) == (stored[1].id, False)
 
 
 def test_a_unique_key_holds_for_tasks_that_are_sent_one_by_one(store: PostgresStore) -> None:

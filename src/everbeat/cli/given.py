@@ -1,6 +1,7 @@
 """Words given on the command line, read and checked: moments, names, JSON. Bad ones are usage errors (exit 2)."""
 
 import json
+import math
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -49,7 +50,10 @@ def name(text: str, what: str) -> str:
 def arguments(text: str) -> list[Any] | dict[str, Any]:
     """A JSON list is positional, an object is by name."""
     try:
-        value = json.loads(text, parse_constant=_not_json)
+        value = json.loads(text, parse_constant=_not_json, parse_float=_finite)
+        json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise Misused("--args is nested too deeply") from error
     except ValueError as error:
         raise Misused(f"--args is not JSON: {error}") from error
     if not isinstance(value, list | dict):
@@ -59,6 +63,14 @@ def arguments(text: str) -> list[Any] | dict[str, Any]:
 
 def _not_json(word: str) -> Any:
     raise ValueError(f"{word} is not a JSON value")
+
+
+def _finite(word: str) -> float:
+    """JSON has larger numbers than a float, and no word for what they would be."""
+    number = float(word)
+    if math.isinf(number):
+        raise ValueError(f"{word} is too large a number")
+    return number
 
 
 def address(text: str) -> tuple[str, int]:

@@ -16,6 +16,8 @@ from everbeat.config.urls import SQLITE
 Lines = Mapping[str, int]
 """The line of each dotted key, where it is known."""
 ENABLED = "recovery.enabled"
+MERGE = "tag:yaml.org,2002:merge"
+"""The key `<<` of YAML."""
 _TABLE = re.compile(r"\s*\[([\w.\"' -]+)\]")
 _ASSIGNED = re.compile(r"\s*([\w.\"' -]+?)\s*=")
 
@@ -167,6 +169,8 @@ def _check_keys(node: Any, above: str, lines: dict[str, int], construct: Callabl
     if node.id != "mapping":
         return
     for key_node, value_node in node.value:
+        if key_node.tag == MERGE:  # what it brings may be said again below it
+            continue
         key = f"{above}{construct(key_node, deep=True)}"
         line = key_node.start_mark.line + 1
         if key in lines:

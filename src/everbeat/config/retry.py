@@ -30,7 +30,7 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         object.__setattr__(self, "base_seconds", checks.in_seconds(self.base_seconds))
         object.__setattr__(self, "max_seconds", checks.in_seconds(self.max_seconds))
-        if self.retry_on is not None and not isinstance(self.retry_on, str | type):
+        if isinstance(self.retry_on, Iterable) and not isinstance(self.retry_on, str | type):
             object.__setattr__(self, "retry_on", tuple(self.retry_on))
         checks.raise_for(
             (
@@ -81,7 +81,7 @@ def _cause_name(cause: RetryCause) -> str:
 def _cause_problems(causes: Collection[RetryCause] | None) -> Iterable[str]:
     if causes is None:
         return
-    if isinstance(causes, str | type):
+    if not isinstance(causes, tuple):
         yield f"retry_on must be a list of error codes and exception classes: [{_shown(causes)}], not {_shown(causes)}"
         return
     for cause in causes:

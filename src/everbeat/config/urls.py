@@ -45,8 +45,9 @@ def postgres_problem(url: object) -> str | None:
     else:
         wrong = next(filter(None, map(_host_problem, hosts.split(","))), "")
     # Where the password ends is not known here: all that follows the user may be part of it.
+    # At the end: whoever masks passwords in the whole message takes what follows a URL for a part of it.
     shown = _BEHIND_USER.sub(rf"\1{MASK}", url, count=1)
-    return f"database_url {shown!r} can not be read: {wrong}. {ENCODED}" if wrong else None
+    return f"database_url can not be read: {wrong}. {ENCODED}. It is {shown!r}" if wrong else None
 
 
 def _no_url(text: str) -> str:
@@ -78,7 +79,7 @@ def path_problem(path: object) -> str | None:
     if not isinstance(path, str | os.PathLike):
         return f"path must be a path, not {path!r}"
     text = os.fspath(path)
-    if not isinstance(text, str) or not text or "\0" in text:
+    if not isinstance(text, str) or not _may_be_name(text):
         return f"path {path!r} does not name a file"
     if ":memory:" in text or text.startswith("file:"):
         return "a database in memory is private to one connection and lost with it; give the path of a file"
@@ -91,6 +92,14 @@ def path_problem(path: object) -> str | None:
     except RuntimeError as error:  # of ~somebody
         return f"path {text!r} does not name a file: {error}"
     return None
+
+
+def _may_be_name(text: str) -> bool:
+    try:
+        name = os.fsencode(text)
+    except UnicodeEncodeError:  # half of a character
+        return False
+    return bool(name) and b"\0" not in name
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:

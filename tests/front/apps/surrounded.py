@@ -7,6 +7,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 from everbeat import Everbeat, RetryPolicy, SQLiteConfig, current_task
@@ -119,6 +121,18 @@ def reports(many: int) -> str | None:
 @app.task(name="areports")
 async def areports() -> None:
     current_task().progress(0.5)
+
+
+@app.task(name="counts")
+def counts() -> str:
+    current_task().progress(Fraction(1, 2), Decimal("1.5"))  # type: ignore[arg-type]
+    return "counted"
+
+
+@app.task(name="acounts")
+async def acounts() -> str:
+    current_task().progress(Fraction(1, 2), Decimal("1.5"))  # type: ignore[arg-type]
+    return "counted"
 
 
 @app.task(name="bad_progress")

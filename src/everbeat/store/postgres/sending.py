@@ -47,14 +47,15 @@ def send_alike(
     database: PostgresDatabase, bells: NotifyBells, orders: Sequence[Sequence[NewTask]]
 ) -> list[Sequence[Enqueued] | None]:
     """Those that are one task each, if all of these are of one kind. None: nothing of it was stored."""
-    tasks = {order[0].id: order[0] for order in orders if len(order) == 1}
+    singles = [order[0] if len(order) == 1 else None for order in orders]  # once: columns make another at each look
+    tasks = {task.id: task for task in singles if task is not None}
     kinds = {task.kind for task in tasks.values()}
     kind = next(iter(kinds), None)
     if kind is None or len(kinds) > 1 or kind.exclusive_key is not None or not database.has_own_clock:
         return [None] * len(orders)
     send = partial(_send, database, kind, [*tasks.values()])
     created = bells.ring_with({(kind.queue, kind.name)}, send)
-    return [_result(order, tasks, created) for order in orders]
+    return [_result(task, tasks, created) for task in singles]
 
 
 def _send(
@@ -121,7 +122,8 @@ def _as_bytes(kind: TaskKind) -> tuple[bytes | None, ...]:
     )
 
 
-def _result(order: Sequence[NewTask], tasks: dict[str, NewTask], created: Collection[str]) -> Sequence[Enqueued] | None:
+def _result(task: NewTask | None, tasks: dict[str, NewTask], created: Collection[str]) -> Sequence[Enqueued] | None:
     """Of one id twice the last was sent."""
-    is_sent = len(order) == 1 and order[0].id in created and tasks[order[0].id] is order[0]
-    return [Enqueued(order[0].id, True)] if is_sent else None
+    if task is None or task.id not in created or tasks[task.id] is not task:
+        return None
+    return [Enqueued(task.id, True)]

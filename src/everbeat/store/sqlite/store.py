@@ -8,7 +8,8 @@ from typing import Any
 
 from everbeat.clock import Clock, SystemClock
 from everbeat.errors import StoreUnavailable
-from everbeat.model.task import NewTask
+from everbeat.model.flow import NewWorkflow
+from everbeat.model.task import Enqueued, NewTask
 from everbeat.store import schema
 from everbeat.store.messages import Sent
 from everbeat.store.sql.group import GroupCommit
@@ -74,6 +75,22 @@ class SQLiteStore(SQLiteSite, Checks, SQLStore):
         """In the child of a fork, for an owner that opens another store: nothing of the parent's is touched."""
         self.database.after_fork_in_child()
         self.close()
+
+    def enqueue(self, tasks: Sequence[NewTask]) -> Sequence[Enqueued]:
+        self._require_file()
+        return super().enqueue(tasks)
+
+    def start_workflow(self, flows: Sequence[NewWorkflow]) -> Enqueued:
+        self._require_file()
+        return super().start_workflow(flows)
+
+    def _require_file(self) -> None:
+        """What is sent to a file that has no name any more would be stored, and never found."""
+        if not self.database.is_same_file:
+            raise StoreUnavailable(
+                f"{self.database.path} was moved away or removed, or another file is in its place. "
+                f"Nothing was changed: put it back, or restart this process"
+            )
 
     def enqueue_on(self, connection: Any, tasks: Sequence[NewTask]) -> Sent:
         return borrowed.enqueue_on(
