@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import Context, copy_context
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from everbeat.decide.finish import finish_for
 from everbeat.decide.room import Room
 from everbeat.errors import TaskInterrupted
 from everbeat.hooks import ChildHook
-from everbeat.model.flow import NewWorkflow, NodeStatus, WorkflowInfo
+from everbeat.model.flow import NewWorkflow, NodeStatus, WorkflowChange, WorkflowInfo
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Enqueued, Finished, NewTask, Outcome, TaskInfo
 from everbeat.model.worker import NewWorker
@@ -102,10 +103,18 @@ class ThrowawayStore(SQLiteStore):
         return await asyncio.to_thread(self.wait, task_id, timeout)
 
     def start_workflow(self, flows: Sequence[NewWorkflow]) -> Enqueued:
-        stored = super().start_workflow(flows)
+        if not self._eager:
+            return super().start_workflow(flows)
+        at_once = [replace(flow, nodes=[replace(node, delay_us=0) for node in flow.nodes]) for flow in flows]
+        stored = super().start_workflow(at_once)
+        self.worker.run_ready(retries=True)
+        return stored
+
+    def change_workflow(self, change: WorkflowChange, workflow_id: str, *, actor: str) -> bool:
+        is_changed = super().change_workflow(change, workflow_id, actor=actor)
         if self._eager:
             self.worker.run_ready(retries=True)
-        return stored
+        return is_changed
 
     def wait_workflow(self, workflow_id: str, timeout: float | None) -> WorkflowInfo | None:
         """As `wait`: none of its tasks is ready any more, but one may run in another thread."""

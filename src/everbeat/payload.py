@@ -16,9 +16,9 @@ encoder (NaN becomes null, a str for `bytes` is taken as base64, a subclass lose
 import inspect
 import logging
 import re
+import types
 import typing
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from inspect import Parameter
 from typing import Any, TypeVar
@@ -133,7 +133,7 @@ class Payload:
         parts: list[bytes | H] = []
         for name, value in given.items():
             parts += (b"," if parts else b"{", ENCODER.encode(name), b":")
-            parts += _with_holes(value, hole, name) if _has_hole(value, hole) else [self._member(name, value)]
+            parts += self._parts_of(value, hole, name)
         places: list[tuple[int, H]] = []
         raw = bytearray()
         for part in (*parts, b"}"):
@@ -157,10 +157,7 @@ class Payload:
             found.append(str(error))
         for name, value in self.fitted(args, kwargs):
             try:
-                if _has_hole(value, hole):
-                    deque(_with_holes(value, hole, name), maxlen=0)
-                else:
-                    self._member(name, value)
+                self._parts_of(value, hole, name)
             except PayloadError as error:
                 found.append(str(error))
         return found
@@ -184,17 +181,52 @@ class Payload:
                 found += [(parameter.name, named.pop(parameter.name))] if parameter.name in named else []
         return [*found, *named.items()]
 
-    def _member(self, name: str, value: Any) -> bytes:
-        """One argument of a call whose others are not all known."""
+    def _parts_of(self, value: Any, hole: type[H], name: str) -> list[bytes | H]:
+        """One argument of a call, with the holes in it."""
+        hint = self._readable_hints.get(name, Any)
+        if not _has_hole(value, hole):
+            return [self._part(name, value, hint, with_sets=name in self._with_sets)]
         try:
-            raw = ENCODER.encode(with_ordered_sets(value) if name in self._with_sets else value)
-            arrives = msgspec.json.Decoder(self._readable_hints.get(name, Any), dec_hook=decode_custom).decode(raw)
+            return list(self._with_holes(value, hole, name, hint))
+        except RecursionError as error:
+            said = f"argument {name!r} contains itself, or is nested too deeply"
+            raise PayloadError(f"{self._name}(): {said}. Nothing was sent.") from error
+
+    def _with_holes(self, value: Any, hole: type[H], path: str, hint: Any) -> Iterator[bytes | H]:
+        if isinstance(value, hole):
+            yield value
+        elif not _has_hole(value, hole):
+            yield self._part(path, value, hint)
+        elif isinstance(value, dict):
+            inside = _hint_inside(hint, (dict, Mapping))
+            for index, (key, part) in enumerate(value.items()):
+                if not isinstance(key, str):
+                    said = f"{path!r} has keys that are no text, beside results of nodes"
+                    raise PayloadError(f"{self._name}(): argument {said}. Nothing was sent.")
+                yield from (b"," if index else b"{", ENCODER.encode(key), b":")
+                yield from self._with_holes(part, hole, f"{path}[{key!r}]", inside)
+            yield b"}"
+        else:
+            inside = _hint_inside(hint, (list, tuple, Sequence))
+            for index, part in enumerate(value):
+                yield b"," if index else b"["
+                yield from self._with_holes(part, hole, f"{path}[{index}]", inside)
+            yield b"]"
+
+    def _part(self, path: str, value: Any, hint: Any, *, with_sets: bool = True) -> bytes:
+        """A value in a call that is not known as a whole. `hint`: UNSET if its annotation is not known either."""
+        try:
+            raw = ENCODER.encode(with_ordered_sets(value) if with_sets else value)
+            decoder = None if hint is UNSET else msgspec.json.Decoder(hint, dec_hook=decode_custom)
+            arrives = value if decoder is None else decoder.decode(raw)
         except msgspec.DecodeError as error:
-            raise PayloadError(f"{self._name}(): argument {name!r}: {error}. Nothing was sent.") from error
-        except UNENCODABLE as error:
-            fault = first_unencodable(value, name) or f"{name!r} can not be encoded: {error}"
+            fault = first_not_finite(value, path) or f"{path!r}: {error}"
             raise PayloadError(f"{self._name}(): argument {fault}. Nothing was sent.") from error
-        change = first_change(value, arrives, name) if differs(arrives, value) else None
+        except UNENCODABLE as error:
+            fault = first_unencodable(value, path) or f"{path!r} can not be encoded: {error}"
+            raise PayloadError(f"{self._name}(): argument {fault}. Nothing was sent.") from error
+        change = first_change(value, arrives, path) if differs(arrives, value) else None
+        change = change or first_not_finite(value, path)
         if change is not None:
             raise PayloadError(f"{self._name}(): argument {change}. Nothing was sent.")
         return raw
@@ -375,33 +407,31 @@ def decode_plain(raw: bytes | None) -> Any:
 
 
 def _has_hole(value: Any, hole: type) -> bool:
-    if isinstance(value, list | tuple):
-        return any(_has_hole(part, hole) for part in value)
-    if isinstance(value, dict):
-        return any(_has_hole(part, hole) for part in value.values())
-    return isinstance(value, hole)
+    """Also in what contains itself, which can not be encoded anyway."""
+    waiting, seen = [value], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, hole):
+            return True
+        if isinstance(one, list | tuple | dict) and id(one) not in seen:
+            seen.add(id(one))
+            waiting += one.values() if isinstance(one, dict) else one
+    return False
 
 
-def _with_holes(value: Any, hole: type[H], path: str) -> Iterator[bytes | H]:
-    if isinstance(value, hole):
-        yield value
-    elif isinstance(value, list | tuple) and _has_hole(value, hole):
-        for index, part in enumerate(value):
-            yield b"," if index else b"["
-            yield from _with_holes(part, hole, f"{path}[{index}]")
-        yield b"]"
-    elif isinstance(value, dict) and _has_hole(value, hole):
-        for index, (key, part) in enumerate(value.items()):
-            if not isinstance(key, str):
-                raise PayloadError(f"{path!r} has keys that are no text, beside results of nodes. Nothing was sent.")
-            yield from (b"," if index else b"{", ENCODER.encode(key), b":")
-            yield from _with_holes(part, hole, f"{path}[{key!r}]")
-        yield b"}"
-    else:
-        fault = first_unencodable(value, path)
-        if fault is not None:
-            raise PayloadError(f"argument {fault}. Nothing was sent.")
-        yield ENCODER.encode(with_ordered_sets(value))
+def _hint_inside(hint: Any, kinds: Collection[Any]) -> Any:
+    """The annotation of what is in a list or a dict; UNSET if there is not one for all of it."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        fitting = [one for one in typing.get_args(hint) if (typing.get_origin(one) or one) in kinds]
+        return _hint_inside(fitting[0], kinds) if len(fitting) == 1 else UNSET
+    if hint is Any or hint in kinds:
+        return Any
+    if typing.get_origin(hint) not in kinds:
+        return UNSET
+    inside = typing.get_args(hint)
+    if typing.get_origin(hint) is tuple:
+        return inside[0] if inside[1:] == (Ellipsis,) else UNSET
+    return inside[-1]
 
 
 def _of_each(parameter: Parameter, hint: Any) -> Any:

@@ -32,7 +32,8 @@ class Condition:
     """A test of the result of a node: data, never code."""
 
     node: "Node"
-    among: tuple[Any, ...]
+    among: Any
+    """A tuple; anything else is a mistake, which is told with the other problems."""
 
 
 class Node:
@@ -77,7 +78,8 @@ class Node:
 
     def result_in(self, values: Iterable[Any]) -> Condition:
         """For `when=` and `unless=`: it has completed, and its result is one of these JSON values."""
-        return Condition(self, tuple(values))
+        is_list = isinstance(values, Iterable) and not isinstance(values, str | bytes)
+        return Condition(self, tuple(values) if is_list else values)
 
 
 class Workflow:
@@ -208,7 +210,7 @@ class Workflow:
 
 def inputs_of(node: Node) -> list[Node]:
     """The nodes it waits for, each once: its arguments, what it runs over or is after, what its conditions ask."""
-    found = [*_nodes_in((node.args, node.kwargs)), *([node.over] if node.over is not None else []), *node.order]
+    found = [*nodes_in((node.args, node.kwargs)), *([node.over] if node.over is not None else []), *node.order]
     found += [condition.node for condition in (*node.when, *node.unless) if isinstance(condition, Condition)]
     if isinstance(node.what, Workflow):
         found += _inputs_from_outside(node.what, {node.what})
@@ -225,7 +227,7 @@ def _inputs_from_outside(flow: Workflow, seen: set[Workflow], *, in_order: bool 
     those that they only come after."""
     found: list[Node] = []
     for node in flow.nodes:
-        found += [*_nodes_in((node.args, node.kwargs)), *(node.order if in_order else ()), *filter(None, [node.over])]
+        found += [*nodes_in((node.args, node.kwargs)), *(node.order if in_order else ()), *filter(None, [node.over])]
         if isinstance(node.what, Workflow) and node.what not in seen:
             found += _inputs_from_outside(node.what, seen | {node.what}, in_order=in_order)
     return [one for one in found if isinstance(one, Node) and one.flow is not flow]
@@ -239,18 +241,25 @@ def results_from_outside(flow: Workflow) -> list[Node]:
 def joined_by(node: Node) -> list[Node]:
     """Without those that only its conditions ask."""
     asked = {condition.node for condition in (*node.when, *node.unless) if isinstance(condition, Condition)}
-    plain = {*_nodes_in((node.args, node.kwargs, node.order, node.over))}
+    plain = {*nodes_in((node.args, node.kwargs, node.order, node.over))}
     return [one for one in own_inputs(node) if one not in asked or one in plain]
 
 
-def _nodes_in(value: Any) -> list[Node]:
-    if isinstance(value, Node):
-        return [value]
-    if isinstance(value, list | tuple):
-        return [node for part in value for node in _nodes_in(part)]
-    if isinstance(value, dict):
-        return [node for part in value.values() for node in _nodes_in(part)]
-    return []
+def nodes_in(value: Any, *, alone: bool = False) -> list[Node]:
+    """Those in an argument, in lists and dicts at any depth; `alone`: without elements of lists. What contains itself
+    is looked at once."""
+    found: list[Node] = []
+    waiting, seen = [value], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Node):
+            found.append(one)
+        elif isinstance(one, list | tuple | dict) and id(one) not in seen:
+            seen.add(id(one))
+            parts = one.values() if isinstance(one, dict) else one
+            is_list = alone and not isinstance(one, dict)
+            waiting += reversed([part for part in parts if not (is_list and isinstance(part, Node))])
+    return found
 
 
 def listed(given: Any) -> list[Any]:

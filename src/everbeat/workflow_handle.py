@@ -13,6 +13,7 @@ import msgspec
 
 from everbeat.aside import in_thread, pause
 from everbeat.config.checks import Seconds
+from everbeat.decide.flow import counts_as_failed
 from everbeat.decide.splice import HOLE, elements
 from everbeat.errors import (
     ResultTimeout,
@@ -194,7 +195,7 @@ class WorkflowHandle:
             return {one.name: _read(self._app, one) for one in outputs}
         (only,) = outputs
         if _is_failure(only):
-            raise _failed_at(self.id, only)
+            raise _failed_at(self.id, self._with_culprit(self._cause_of(only)) if _is_given_up(only) else only)
         return _read(self._app, only)
 
     def _failure(self, ended: WorkflowInfo) -> WorkflowFailed:
@@ -210,6 +211,21 @@ class WorkflowHandle:
             workflow_id=self.id, node=ended.error_node, task_id=None, message=ended.error_message or said,
             error_code=ended.error_code or "SUCCESS_NOT_MET",
         )  # fmt: skip
+
+    def _cause_of(self, given_up: NodeResult) -> NodeResult:
+        """What failed, of one that was skipped because of a failure."""
+        store = self._app.store
+        known = {one.name: one for one in store.workflow_results(self.id, outputs_only=False)}
+        after = {node.name: node.after for node in store.workflow_nodes(self.id)}
+        seen, wave = set[str](), [given_up.name]
+        while wave:
+            before = dict.fromkeys(one for name in wave for one in after[name] if one not in seen)
+            wave = [one for one in before if counts_as_failed(known[one].status, known[one].error_code)]
+            for one in wave:
+                if not _is_given_up(known[one]):
+                    return known[one]
+            seen |= before.keys()
+        return given_up
 
     def _with_culprit(self, cause: NodeResult) -> NodeResult:
         """What is known of the task inside a workflow or a map, by which that has failed."""
@@ -235,9 +251,13 @@ def _failed_at(workflow_id: str, node: NodeResult) -> WorkflowFailed:
     )  # fmt: skip
 
 
+def _is_given_up(node: NodeResult) -> bool:
+    return node.status is NodeStatus.SKIPPED and counts_as_failed(node.status, node.error_code)
+
+
 def _is_failure(node: NodeResult) -> bool:
-    """Also a nested workflow that has completed without its output."""
-    return node.status in (NodeStatus.FAILED, NodeStatus.CANCELLED) or (
+    """Also one that was skipped because of a failure, and a nested workflow that has completed without its output."""
+    return counts_as_failed(node.status, node.error_code) or (
         node.status is NodeStatus.COMPLETED and node.result is None and node.error_code == RESULT_NOT_AVAILABLE
     )
 

@@ -19,7 +19,17 @@ from everbeat.ids import name_problem
 from everbeat.model.flow import ITEM, Named, NewNode, NewWorkflow, NodeKind, Reference
 from everbeat.options import PLAIN, SendOptions
 from everbeat.task import Sender, Task
-from everbeat.workflow import Condition, Node, Workflow, inputs_of, joined_by, listed, own_inputs, results_from_outside
+from everbeat.workflow import (
+    Condition,
+    Node,
+    Workflow,
+    inputs_of,
+    joined_by,
+    listed,
+    nodes_in,
+    own_inputs,
+    results_from_outside,
+)
 
 if TYPE_CHECKING:
     from everbeat.app import Everbeat
@@ -94,6 +104,8 @@ class _Planner:
         yield from _of_join(node)
         yield from _of_conditions(node)
         if isinstance(node.what, Workflow):
+            if node.over is not None:
+                yield "map runs a task for each element, not a workflow"
             if node.args or node.kwargs:
                 yield "a nested workflow takes no arguments"
             yield from _of_what_may_be_missing(node, results_from_outside(node.what))
@@ -121,7 +133,9 @@ class _Planner:
             self._calls[node] = raw, tuple(holes)
         if _is_partial(node):
             fitted = task.payload.fitted(args, node.kwargs)
-            yield from _of_what_may_be_missing(node, [one for _, value in fitted for one in _alone_in(value)])
+            yield from _of_what_may_be_missing(
+                node, [one for _, value in fitted for one in nodes_in(value, alone=True)]
+            )
 
     # -- what is stored -----------------------------------------------------------------------------------------------
 
@@ -273,24 +287,18 @@ def _of_what_may_be_missing(node: Node, taken: Sequence[Node]) -> Iterator[str]:
         )
 
 
-def _alone_in(value: Any) -> list[Node]:
-    """The nodes in an argument that are no elements of a list."""
-    if isinstance(value, Node):
-        return [value]
-    if isinstance(value, dict):
-        return [node for part in value.values() for node in _alone_in(part)]
-    if isinstance(value, list | tuple):
-        return [node for part in value if not isinstance(part, Node) for node in _alone_in(part)]
-    return []
-
-
 def _of_conditions(node: Node) -> Iterator[str]:
     for condition in (*node.when, *node.unless):
         if not isinstance(condition, Condition):
             yield f"a condition is node.result_is(...) or node.result_in(...), not {condition!r}"
             continue
+        if not isinstance(condition.among, tuple):
+            yield f"result_in takes a list of values, not {condition.among!r}"
+            continue
         try:
             msgspec.json.encode(list(condition.among))
+        except RecursionError:
+            yield "its condition has a value that contains itself, or is nested too deeply"
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
             yield f"its condition has a value that is not JSON: {error}"
         else:

@@ -156,6 +156,15 @@ def test_the_graph_is_mermaid_with_what_is_nested(everbeat: Command, store: Stor
     assert "  class n0 COMPLETED" in lines
 
 
+def test_the_graph_is_in_the_json_also_while_it_is_watched(everbeat: Command, store: Store, url: str) -> None:
+    begin(store, graph(a=""))
+    play(store)
+
+    for watch in [], ["--watch"]:
+        shown = everbeat("workflow", "show", "flow", "--graph", "--json", *watch, "--db", url)
+        assert "a<br/>COMPLETED" in shown.json["mermaid"]
+
+
 def test_watching_ends_with_the_workflow(started: Callable[..., subprocess.Popen[str]], store: Store, url: str) -> None:
     begin(store, graph(a="", b="a"))
     watching = started("workflow", "show", "flow", "--watch", "--json", "--db", url)

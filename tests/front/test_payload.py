@@ -694,7 +694,7 @@ def test_sets_under_keys_that_are_no_text_are_stored_in_one_order_too() -> None:
 
 
 def test_sets_beside_results_of_nodes_are_stored_in_one_order_too() -> None:
-    def call(tags: set[str], rows: list[Any]) -> None: ...
+    def call(tags: set[str], rows: list[set[str]]) -> None: ...
 
     words = {f"word-{number}" for number in range(30)}
     raw, _ = Payload(call).encode_with_holes((words, [msgspec.UNSET, words]), {}, type(msgspec.UNSET))

@@ -1,8 +1,9 @@
 """Workflows as users build, start and follow them."""
 
 import asyncio
+import sys
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,10 @@ def app(tmp_path: Path) -> Everbeat:
     @app.task(name="shop.secret", sensitive=True)
     def secret() -> int:
         raise ValueError("hunter2")
+
+    @app.task(name="shop.anything")
+    def anything(value: Any) -> Any:
+        return value
 
     @app.task(name="shop.numbers")
     def numbers(count: int) -> list[int]:
@@ -122,6 +127,43 @@ def test_a_success_that_was_skipped_says_so_and_names_no_failure_of_others(app: 
     with pytest.raises(WorkflowFailed, match="was skipped: its condition does not hold") as caught:
         run.result()
     assert (caught.value.node, caught.value.error_code) == ("wanted", "CONDITION_NOT_MET")
+
+
+@pytest.mark.parametrize("way", ["continue", "success"])
+def test_an_output_that_was_given_up_because_of_a_failure_is_a_failure_and_not_null(
+    app: Everbeat, t: Testing, way: str
+) -> None:
+    flow = Workflow("given_up", on_error=OnError.CONTINUE if way == "continue" else OnError.FAIL)
+    between = flow.add(task(app, "number"), flow.add(task(app, "boom")))
+    flow.output = flow.add(task(app, "number"), between).named("last")
+    if way == "success":
+        flow.success = flow.add(task(app, "number"), 1).named("enough")
+    run = flow.start(app)
+
+    with pytest.raises(WorkflowFailed, match=r"at node boom with UNHANDLED_EXCEPTION.*no luck") as caught:
+        run.result()
+    assert caught.value.exception_type == "builtins.ValueError"
+    assert run.status() is WorkflowStatus.COMPLETED
+
+
+def test_one_of_several_outputs_that_was_given_up_is_a_failure_as_a_value(app: Everbeat, t: Testing) -> None:
+    flow = Workflow("several", on_error=OnError.CONTINUE)
+    first = flow.add(task(app, "number"), 1)
+    boom = flow.add(task(app, "boom"))
+    flow.add(task(app, "number"), boom).named("given_up")
+    flow.add(task(app, "number"), 3, when=first.result_is(9)).named("unwanted")
+    result = flow.start(app).result()
+
+    assert (result["given_up"].status, result["given_up"].error_code) == (NodeStatus.SKIPPED, "UPSTREAM_FAILED")
+    assert result["unwanted"] is None
+
+
+def test_an_output_that_was_not_wanted_is_null(app: Everbeat, t: Testing) -> None:
+    flow = Workflow("unwanted")
+    first = flow.add(task(app, "number"), 1)
+    flow.add(task(app, "number"), flow.add(task(app, "number"), 2, when=first.result_is(9)))
+
+    assert flow.start(app).result() is None
 
 
 def test_a_nested_workflow_without_a_result_is_a_failure_for_who_asks_for_it(app: Everbeat, t: Testing) -> None:
@@ -354,6 +396,35 @@ def test_eager_workflows_run_where_they_are_started(app: Everbeat) -> None:
         assert flow.start(app).status() is WorkflowStatus.COMPLETED
 
 
+def test_eager_workflows_do_not_wait_for_the_delays_of_their_nodes(app: Everbeat) -> None:
+    with app.testing(eager=True):
+        flow = Workflow("eager")
+        late = flow.add(task(app, "numbers").options(delay=60), 2)
+        flow.map(task(app, "number").options(delay=60), over=late)
+
+        assert flow.start(app).result(timeout=0) == [0, 1]
+
+
+def test_an_eager_workflow_goes_on_at_once_when_it_is_told_to(app: Everbeat) -> None:
+    tries: list[int] = []
+
+    @app.task(name="shop.flaky", retry=RetryPolicy(max_attempts=1))
+    def flaky() -> int:
+        tries.append(1)
+        if len(tries) == 1:
+            raise TimeoutError("too slow")
+        return 1
+
+    with app.testing(eager=True):
+        flow = Workflow("eager", on_error=OnError.PAUSE)
+        flow.add(task(app, "number"), flow.add(flaky))
+        run = flow.start(app)
+        assert run.status() is WorkflowStatus.PAUSED
+
+        assert run.retry_failed()
+        assert run.status() is WorkflowStatus.COMPLETED
+
+
 # -- before anything is stored -----------------------------------------------------------------------------------------
 
 
@@ -476,6 +547,84 @@ def test_arguments_beside_nodes_are_checked_as_in_every_call(app: Everbeat) -> N
 
     with pytest.raises(WorkflowInvalid, match="argument 'extra'"):
         flow.start(app)
+
+
+@pytest.mark.parametrize(
+    ("task_name", "beside", "said"),
+    [
+        ("total", "text", "argument 'rows[1]': Expected `int | object`, got `str`"),
+        ("anything", float("nan"), "argument 'value[1]' is nan, which JSON can not express"),
+        ("anything", [1, {"x": float("inf")}], "is inf, which JSON can not express"),
+        (
+            "anything",
+            datetime(2026, 3, 1, tzinfo=UTC),
+            "argument 'value[1]' is a datetime.datetime and would come back",
+        ),
+        ("add", "text", "argument 'values[1]': Expected `int`, got `str`"),
+    ],
+)
+def test_what_stands_beside_a_node_in_a_list_arrives_as_it_is_or_is_refused(
+    app: Everbeat, task_name: str, beside: Any, said: str
+) -> None:
+    flow = Workflow("beside")
+    one = flow.add(task(app, "number"), 1)
+    flow.add(task(app, task_name), *([one, beside] if task_name == "add" else [[one, beside]])).named("taker")
+
+    (problem,) = flow.problems(app)
+    assert said in problem
+
+
+@pytest.mark.parametrize("key", [None, "x"])
+def test_what_fits_the_annotation_may_stand_beside_a_node(app: Everbeat, t: Testing, key: str | None) -> None:
+    @app.task(name="shop.days")
+    def days(given: list[date | int] | dict[str, date | int] | None = None, more: dict[str, date] | None = None) -> str:
+        return str(given)
+
+    flow = Workflow("beside")
+    one = flow.add(task(app, "number"), 1)
+    day = date(2026, 3, 1)
+    flow.add(days, [one, day] if key is None else {key: one, "y": day})
+
+    assert "datetime.date(2026, 3, 1)" in flow.start(app).result()
+
+
+def test_what_contains_itself_or_is_nested_too_deeply_is_one_of_the_problems(app: Everbeat) -> None:
+    itself: list[Any] = []
+    itself.append(itself)
+    deep: list[Any] = []
+    for _ in range(sys.getrecursionlimit()):
+        deep = [deep]
+    flow = Workflow("round")
+    one = flow.add(task(app, "number"), 1)
+    with_a_node: list[Any] = [one]
+    with_a_node.append(with_a_node)
+    for name, value in {"itself": itself, "deep": deep, "with": with_a_node}.items():
+        flow.add(task(app, "anything"), value).named(name)
+    flow.add(task(app, "number"), 1, when=one.result_is(itself)).named("asks")
+
+    problems = flow.problems(app)
+
+    assert [problem.partition(": ")[0] for problem in problems] == [
+        "node itself", "node deep", "node with", "node asks",
+    ]  # fmt: skip
+    assert all("contains itself, or is nested too deeply" in problem for problem in problems)
+    assert len(flow.text().splitlines()) == 6
+
+
+def test_a_workflow_can_not_be_mapped_and_it_is_told(app: Everbeat) -> None:
+    flow, inner = Workflow("outer"), Workflow("inner")
+    inner.add(task(app, "number"), 1)
+    flow.map(inner, over=flow.add(task(app, "numbers"), 3))  # type: ignore[arg-type]
+
+    assert flow.problems(app) == ["node inner: map runs a task for each element, not a workflow"]
+
+
+@pytest.mark.parametrize("values", ["heavy", 5])
+def test_a_condition_among_what_is_no_list_is_refused(app: Everbeat, values: Any) -> None:
+    flow = Workflow("among")
+    flow.add(task(app, "number"), 1, when=flow.add(task(app, "number"), 1).result_in(values))
+
+    assert flow.problems(app) == [f"node number-2: result_in takes a list of values, not {values!r}"]
 
 
 def test_the_graph_is_drawn_as_text_and_as_mermaid(app: Everbeat) -> None:
@@ -611,7 +760,7 @@ def test_a_call_of_the_wrong_form_is_told_with_what_is_wrong_with_its_values(app
         "node names: total(): argument 'rows': Expected `int | object`, got `str`",
         "node names: total(): argument 'extras' of type object can not be encoded",
         "node many: total() too many positional arguments",
-        "node many: argument 'rows[1]' of type object can not be encoded",
+        "node many: total(): argument 'rows[1]' of type object can not be encoded",
         "node twice: number() multiple values for argument 'value'",
         "node twice: number(): argument 'value' of type object can not be encoded",
         "node twice: number(): argument 'value': Expected `int`, got `str`",

@@ -711,6 +711,20 @@ def test_kill_9_of_the_supervisor_leaves_nobody(busy_supervisor: tuple[int, int,
     assert time.monotonic() - killed_at < 5.0
 
 
+@pytest.mark.parametrize("first_news", ["channel", "child"])
+def test_a_fork_server_that_is_told_of_the_death_while_it_reaps_ends_with_all_of_its_group(first_news: str) -> None:
+    server = subprocess.Popen(
+        [sys.executable, str(APPS / "told_twice.py"), first_news], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert server.stdout is not None
+    of_its_group = os.pidfd_open(int(server.stdout.readline()))
+
+    _, said = server.communicate(timeout=PATIENCE)
+
+    assert (server.returncode, said) == (-signal.SIGKILL, b"")
+    assert_gone(of_its_group)
+
+
 def test_children_need_nobody_to_die_with_the_fork_server(busy_supervisor: tuple[int, int, list[int], int]) -> None:
     supervisor, server, children, _ = busy_supervisor
     watched = [os.pidfd_open(pid) for pid in children]

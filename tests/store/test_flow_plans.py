@@ -4,16 +4,17 @@ cost: as much for each input of 10,000 as of 500, in instructions or in statemen
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.flow_words import begin, end, graph, take
+from tests.flow_words import FAIL, begin, end, graph, take
 from tests.postgres import EmptyDatabase
 from tests.store.test_pg_round_trips import round_trips, turn
 from tests.store.test_plans import explain, steps
 from tests.words import completed, register
 
-from everbeat.model.flow import WorkflowChange
+from everbeat.model.flow import NodeKind, WorkflowChange
 from everbeat.model.task import Claim
 from everbeat.store.interface import Store
 from everbeat.store.messages import Ending, Flush
@@ -31,14 +32,16 @@ from everbeat.store.verbs import (
     flow_ready,
     flow_reopen,
     flow_rows,
+    flow_unbegun,
     owning,
 )
 
 MODULES = (flow_advance, flow_args, flow_blame, flow_ends, flow_hold, flow_look, flow_mend, flow_orders, flow_ready,
-           flow_reopen, flow_rows)  # fmt: skip
+           flow_reopen, flow_rows, flow_unbegun)  # fmt: skip
 
 WIDTHS = 500, 10_000
 FEW = 50
+NESTED = 50, 500
 
 TOUCHED = """
 SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0) + n_tup_ins + n_tup_upd + n_tup_del)
@@ -88,6 +91,28 @@ def test_ending_some_inputs_of_a_join_costs_the_same_however_many_it_has(store: 
         store.change_workflow(WorkflowChange.CANCEL, f"flow{width}", actor="me")
 
     assert costs[1] <= costs[0] * 1.2 + 5
+
+
+def test_nested_workflows_that_never_begin_cost_the_same_each_however_many_there_are(store: SQLiteStore) -> None:
+    """When what is before them fails, and when that is to run again."""
+    costs: list[list[float]] = []
+    for count in NESTED:
+        flow_id = f"flow{count}"
+        names = {f"n{number}": "a" for number in range(count)}
+        inside = {name: {"kind": NodeKind.WORKFLOW, "task_id": None, "child_id": f"{flow_id}:{name}"} for name in names}
+        inner = [
+            replace(graph(f"{flow_id}:{name}", x=""), parent_id=flow_id, parent_node=number)
+            for number, name in enumerate(names, 1)
+        ]
+        begin(store, graph(flow_id, a="", nodes=inside, **names), *inner)
+        (taken,) = take(store).values()
+        given_up = steps(store, lambda taken=taken: end(store, taken, outcome=FAIL))
+        again = steps(store, lambda flow_id=flow_id: store.change_workflow(WorkflowChange.RETRY, flow_id, actor="me"))
+        costs.append([given_up / count, again / count])
+        store.change_workflow(WorkflowChange.CANCEL, flow_id, actor="me")
+
+    few, many = costs
+    assert all(one <= other * 1.5 for one, other in zip(many, few, strict=True)), costs
 
 
 def test_it_takes_the_same_round_trips_and_touches_the_same_rows_on_postgresql(

@@ -22,6 +22,8 @@ from everbeat.cli.ends import USAGE, Refused
 HELP = "--help"
 Function = Callable[..., None]
 NUMBERS = {int: "whole number", float: "number"}
+STORE = "URL"
+"""The metavar of a store, which may name a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,16 @@ class Param:
             return self._number(text)
         if _choices(self.kind):
             return self._choice(text)
+        if self.kind is not Path and self.said.metavar != STORE:
+            self._require_text(text)
         return Path(text) if self.kind is Path else text
+
+    def _require_text(self, text: str) -> None:
+        """What a shell gave as bytes that are no UTF-8 may be the name of a file, and nothing that is stored."""
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise Misused(f"{self.word} must be text in UTF-8, not {text!r}") from None
 
     def _number(self, text: str) -> Any:
         try:

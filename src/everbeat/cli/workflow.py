@@ -100,7 +100,7 @@ def show(
         with suppress(KeyboardInterrupt):
             for info in _changes(store, workflow_id):
                 if as_json:
-                    out.data_line(_facts(store, info))
+                    out.data_line(_facts(store, info, graph=graph))
                 else:
                     out.clear()
                     _show(store, info, graph=graph, as_json=False)
@@ -197,16 +197,17 @@ def _changes(store: Store, workflow_id: str) -> Iterator[WorkflowInfo]:
 
 def _show(store: Store, info: WorkflowInfo, *, graph: bool, as_json: bool) -> None:
     if as_json:
-        out.data(_facts(store, info) | ({"mermaid": as_mermaid(_drawn(store, info.id))} if graph else {}))
+        out.data(_facts(store, info, graph=graph))
     elif graph:
         out.say(as_mermaid(_drawn(store, info.id)))
     else:
         _describe(info, list(_with_nested(store, info.id)))
 
 
-def _facts(store: Store, info: WorkflowInfo) -> dict[str, Any]:
+def _facts(store: Store, info: WorkflowInfo, *, graph: bool) -> dict[str, Any]:
     facts: dict[str, Any] = plain(info)
-    return facts | {"nodes": _nodes(store, info.id)}
+    drawn = {"mermaid": as_mermaid(_drawn(store, info.id))} if graph else {}
+    return facts | {"nodes": _nodes(store, info.id)} | drawn
 
 
 def _nodes(store: Store, workflow_id: str, around: Sequence[str] = ()) -> list[dict[str, Any]]:

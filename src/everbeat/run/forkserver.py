@@ -191,9 +191,9 @@ class ForkServer:
     def _reap(self, child: _Child) -> None:
         self._selector.unregister(child.pidfd)
         _kill_group(child.pid)
+        del self._children[child.number]  # before it is reaped: the news of the supervisor's death may come in between
         status = child.wait()
         os.close(child.pidfd)
-        del self._children[child.number]
         self._say(Exited(child.number, status, child.is_overdue))
 
     def _say(self, message: FromServer, *fds: int) -> None:
@@ -201,7 +201,9 @@ class ForkServer:
             send(self._control, encode(message), fds, wait=True)
 
     def _end(self) -> NoReturn:
-        """Take every process down that came from here."""
+        """Take every process down that came from here. Once, although the death may be told twice."""
+        for news in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(news, signal.SIG_IGN)
         for child in self._children.values():
             _kill_group(child.pid)
         with selectors.DefaultSelector() as dying:

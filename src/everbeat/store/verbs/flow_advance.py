@@ -223,6 +223,7 @@ def _close(tx: Transaction, flow: FlowRow, wave: Iterable[NodeEnd]) -> Closed:
     ends = {end.node: end for end in wave}
     closed: list[NodeEnd] = []
     unstarted: list[int] = []
+    given_up: dict[str, Turn] = {}
     for node, status, name, tolerated, child_id in tx.among(STANDING, (flow.id,), list(ends)):
         if NodeStatus(status).is_terminal:
             continue
@@ -231,7 +232,7 @@ def _close(tx: Transaction, flow: FlowRow, wave: Iterable[NodeEnd]) -> Closed:
         if end.turn.status is not NodeStatus.COMPLETED and status in (NodeStatus.PENDING, NodeStatus.READY):
             unstarted.append(node)
         if child_id is not None and end.turn.status is not NodeStatus.COMPLETED:
-            flow_unbegun.give_up(tx, child_id, end.turn)
+            given_up[child_id] = end.turn
         is_error = end.turn.status in (NodeStatus.FAILED, NodeStatus.CANCELLED) and not tolerated
         flow.fails_now |= is_error and not end.is_told
         if is_error and flow.error_node is None and flow.status is not WorkflowStatus.CANCELLED:
@@ -244,6 +245,7 @@ def _close(tx: Transaction, flow: FlowRow, wave: Iterable[NodeEnd]) -> Closed:
             for end in closed
         ],
     )
+    flow_unbegun.give_up(tx, given_up)
     flow_revived.withdraw(tx, flow.id, unstarted)
     flow.nodes_left -= len(closed)
     ended: defaultdict[tuple[int, int], list[int]] = defaultdict(list)

@@ -93,14 +93,14 @@ class FlowRow:
 
 def find(tx: Transaction, workflow_id: str) -> FlowRow | None:
     row = tx.one(FLOW, (workflow_id,))
-    return None if row is None else _flow(row)
+    return None if row is None else read_flow(row)
 
 
 def tree(tx: Transaction, flow: FlowRow) -> list[FlowRow]:
     """It and all that is nested in it, each before what is inside it."""
     inside: dict[str | None, list[FlowRow]] = {}
     for row in tx.all(INSIDE, (flow.root_id,)):
-        found = _flow(row)
+        found = read_flow(row)
         inside.setdefault(found.parent_id, []).append(found)
     ordered = [flow]
     for one in ordered:
@@ -147,7 +147,7 @@ def chunks(wanted: Sequence[T]) -> Iterator[Sequence[T]]:
         yield wanted[start : start + CHUNK]
 
 
-def _flow(row: Row) -> FlowRow:
+def read_flow(row: Row) -> FlowRow:
     status, on_error = known(WorkflowStatus, row[2], of=row[0]), known(OnError, row[3], of=row[0])
     return FlowRow(row[0], row[1], status, on_error, *row[4:])
 

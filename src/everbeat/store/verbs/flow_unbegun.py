@@ -4,16 +4,16 @@ They end with their node, so that nobody waits for them: CANCELLED, and their no
 If the node is to live again after all, they are as they were in the beginning.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from everbeat.decide.flow import Turn
 from everbeat.model.flow import WorkflowStatus
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import flow_revived
-from everbeat.store.verbs.flow_rows import find, save, tree
+from everbeat.store.verbs.flow_rows import FLOW_COLUMNS, FlowRow, read_flow, save
 from everbeat.store.verbs.records import text
 
-# The primary key
+# The primary keys, as all that follow.
 SKIP_NODES = """
 UPDATE everbeat_workflow_tasks SET status = 'SKIPPED', error_code = ?, error_message = ?, finished_at = ?
  WHERE workflow_id = ? AND status IN ('PENDING', 'READY')"""
@@ -22,19 +22,22 @@ UPDATE everbeat_workflow_tasks
    SET status = CASE WHEN deps = 0 THEN 'READY' ELSE 'PENDING' END, error_code = NULL, error_message = NULL,
        finished_at = NULL
  WHERE workflow_id = ? AND status = 'SKIPPED'"""
+NOT_BEGUN = "SELECT id FROM everbeat_workflows WHERE id IN ({marks}) AND status = 'PENDING'"
 NEVER_BEGUN = """
 SELECT w.id FROM everbeat_workflow_tasks n JOIN everbeat_workflows w ON w.id = n.child_id
  WHERE n.workflow_id = ? AND n.node IN ({marks}) AND w.status = 'CANCELLED' AND w.started_at IS NULL"""
+FLOWS = f"SELECT {FLOW_COLUMNS} FROM everbeat_workflows WHERE id IN ({{marks}})"
+NESTED_IN = """
+SELECT workflow_id, child_id FROM everbeat_workflow_tasks WHERE workflow_id IN ({marks}) AND child_id IS NOT NULL"""
 
 
-def give_up(tx: Transaction, child_id: str, turn: Turn) -> None:
-    """With all that is nested in it. It may have begun before, and waited to begin again."""
-    child = find(tx, child_id)
-    if child is None or child.status is not WorkflowStatus.PENDING:
-        return
-    for one in tree(tx, child):
+def give_up(tx: Transaction, ends: Mapping[str, Turn]) -> None:
+    """With all that is nested in them. They may have begun before, and waited to begin again."""
+    not_begun = [child_id for (child_id,) in tx.among(NOT_BEGUN, (), sorted(ends))]
+    for one, child_id in _with_nested(tx, not_begun):
         if one.status is not WorkflowStatus.PENDING:
             continue
+        turn = ends[child_id]
         one.nodes_left -= tx.run(SKIP_NODES, (turn.code, text(turn.message), tx.now, one.id))
         one.status = WorkflowStatus.CANCELLED
         save(tx, one)
@@ -44,9 +47,22 @@ def give_up(tx: Transaction, child_id: str, turn: Turn) -> None:
 
 def restore(tx: Transaction, workflow_id: str, nodes: Iterable[int]) -> None:
     """Those of these nodes live again: what is nested in them may begin."""
-    for (child_id,) in tx.among(NEVER_BEGUN, (workflow_id,), sorted(nodes)):
-        child = find(tx, child_id)
-        for one in tree(tx, child) if child is not None else ():
-            one.nodes_left += tx.run(RESTORE_NODES, (one.id,))
-            one.status = WorkflowStatus.PENDING
-            save(tx, one)
+    never_begun = [child_id for (child_id,) in tx.among(NEVER_BEGUN, (workflow_id,), sorted(nodes))]
+    for one, _ in _with_nested(tx, never_begun):
+        one.nodes_left += tx.run(RESTORE_NODES, (one.id,))
+        one.status = WorkflowStatus.PENDING
+        save(tx, one)
+
+
+def _with_nested(tx: Transaction, children: Sequence[str]) -> Iterator[tuple[FlowRow, str]]:
+    """Each of these and all that is inside it, with its id: level by level, and not the tree around them, which may
+    have thousands of their kind."""
+    inside = {child_id: child_id for child_id in children}
+    wave = list(inside)
+    while wave:
+        for row in tx.among(FLOWS, (), wave):
+            flow = read_flow(row)
+            yield flow, inside[flow.id]
+        found = {inner: inside[outer] for outer, inner in tx.among(NESTED_IN, (), wave)}
+        wave = sorted(found.keys() - inside.keys())  # once: who writes by hand can nest a workflow in itself
+        inside = found | inside
