@@ -10,6 +10,7 @@ import psycopg
 from everbeat.model.integrity import Checkpoint, IntegrityResult
 from everbeat.store.postgres.connection import PostgresDatabase
 from everbeat.store.postgres.transaction import Connection
+from everbeat.store.verbs import doubting
 
 AMCHECK = """
 SELECT extnamespace::regnamespace::text, has_schema_privilege(extnamespace, 'USAGE'), quote_ident(current_user)
@@ -75,6 +76,14 @@ class Checks:
             duration=timedelta(seconds=time.monotonic() - began),
         )  # fmt: skip
 
+    def contradictions(self) -> list[str]:
+        with self.database.walk() as tx:
+            return list(doubting.contradictions(tx))
+
+    def oddities(self, *, scan: bool) -> list[str]:
+        with self.database.walk() if scan else self.database.read() as tx:
+            return list(doubting.oddities(tx, scan=scan))
+
     def repair(self, found: IntegrityResult) -> IntegrityResult:
         """Nothing here repairs a server's files behind its back."""
         return found
@@ -111,7 +120,7 @@ def _check_indexes(connection: Connection, *, give_up: float) -> _Indexes:
 def _check_index(connection: Connection, check: str, name: str, oid: int, seconds: float) -> list[str] | None:
     """None: it takes longer than that, or somebody has locked the table."""
     try:
-        with connection.transaction():
+        with connection.taking(max(0.0, seconds)), connection.transaction():
             connection.execute(LIMIT, (str(max(1, round(seconds * 1000))),))  # 0 would be no limit
             connection.execute(check, (oid,))
     except (psycopg.errors.IndexCorrupted, psycopg.errors.DataCorrupted) as error:
