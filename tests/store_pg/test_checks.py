@@ -107,3 +107,16 @@ def test_an_index_is_checked_for_as_long_as_there_is_time(
     found = store.check_integrity(budget=10)
 
     assert (found.passed, found.complete, found.notes) == (True, True, [])
+
+
+def test_an_encoding_that_lacks_characters_is_named(url: str, administrator: "psycopg.Connection") -> None:
+    name = f"test_latin_{os.getpid()}"
+    administrator.execute(
+        f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'".encode()
+    )
+    with closing(PostgresStore(urlsplit(url)._replace(path=f"/{name}").geturl(), patience=2.0)) as store:
+        (warning,) = store.check_integrity(budget=10).warnings
+    administrator.execute(f"DROP DATABASE {name}".encode())
+
+    assert "encoding of the database is LATIN1" in warning
+    assert "ENCODING 'UTF8'" in warning

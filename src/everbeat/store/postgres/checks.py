@@ -48,6 +48,8 @@ SELECT gid, extract(epoch FROM clock_timestamp() - prepared) FROM pg_prepared_xa
 LIMIT = "SELECT set_config('statement_timeout', %s, true)"
 OLD_SECONDS = 300
 FULL = 0.5
+TAKES_ALL = ("UTF8", "SQL_ASCII")
+"""Encodings."""
 NO_AMCHECK = "indexes were not checked: CREATE EXTENSION amcheck lets everbeat do it"
 
 
@@ -67,7 +69,7 @@ class Checks:
         began = time.monotonic()
         with self.database.session() as connection:
             errors = [f"index {name} is not valid" for (name,) in connection.execute(INVALID)]
-            warnings = [*_old_transactions(connection), *_full_queue(connection)]
+            warnings = [*_old_transactions(connection), *_full_queue(connection), *_small_encoding(connection)]
             notes = _unseen_transactions(connection)
             indexes = _check_indexes(connection, give_up=began + budget)
         errors += indexes.errors
@@ -180,3 +182,13 @@ def _full_queue(connection: Connection) -> list[str]:
         return [said]
     oldest = f"the oldest transaction is that of backend {pid} ({name or 'unnamed'}, database {database})"
     return [f"{said}; {oldest}: SELECT pg_terminate_backend({pid})"]
+
+
+def _small_encoding(connection: Connection) -> list[str]:
+    """Arguments and results are bytes, but keys and errors are texts: a task whose error can not be stored has failed
+    for that, whatever attempts it had left."""
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding is None or encoding in TAKES_ALL:
+        return []
+    refused = "keys and errors with characters that it lacks are refused"
+    return [f"the encoding of the database is {encoding}: {refused}. Make a database with ENCODING 'UTF8' for everbeat"]
