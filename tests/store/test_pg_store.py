@@ -27,6 +27,7 @@ from everbeat.store.postgres import bells
 from everbeat.store.postgres.store import PostgresStore
 
 CLAIMERS = 8
+WAITS_FOR_A_LOCK = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 
 @pytest.fixture
@@ -241,6 +242,29 @@ def test_a_schema_of_its_own_is_a_store_of_its_own(store: PostgresStore, url: st
     assert (store.location, other.location) == (url, f"{url}, schema jobs")
     assert PostgresConfig(url, schema="jobs").location == other.location
     other.close()
+
+
+def test_a_schema_with_capitals_is_a_schema_like_any_other(url: str) -> None:
+    with closing(PostgresStore(url, schema="Jobs_1")) as store:
+        enqueue(store, id="a")
+
+        assert store.check_integrity(budget=10).passed
+        assert store.get("a") is not None
+
+
+def test_a_schema_that_somebody_else_makes_at_the_same_moment_is_used(url: str) -> None:
+    opened: list[PostgresStore] = []
+    second = threading.Thread(target=lambda: opened.append(PostgresStore(url, schema="at_once")))
+    with psycopg.connect(url) as first, psycopg.connect(url, autocommit=True) as looker:
+        first.execute("CREATE SCHEMA at_once")
+        second.start()
+        while not looker.execute(WAITS_FOR_A_LOCK).fetchall():
+            assert second.is_alive()
+    second.join(30)
+
+    (store,) = opened
+    assert store.get("a") is None
+    store.close()
 
 
 def test_stores_in_one_database_share_no_locks_and_no_bells(store: PostgresStore, url: str) -> None:

@@ -18,14 +18,16 @@ SELECT extnamespace::regnamespace::text, has_schema_privilege(extnamespace, 'USA
 INDEXES = """
 SELECT c.oid::regclass::text, c.oid::bigint FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
   JOIN pg_class t ON t.oid = i.indrelid JOIN pg_am a ON a.oid = c.relam
- WHERE t.relname LIKE 'everbeat\\_%%' AND t.relnamespace = current_schema()::regnamespace AND a.amname = 'btree'
+ WHERE t.relname LIKE 'everbeat\\_%%' AND t.relnamespace = quote_ident(current_schema())::regnamespace
+   AND a.amname = 'btree'
  ORDER BY c.relpages"""
 # By the schema it is in, which need not be ours.
 CHECK_INDEX = "SELECT {amcheck}.bt_index_check(%s::bigint::oid::regclass, true)"
 INVALID = """
 SELECT c.oid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
   JOIN pg_class t ON t.oid = i.indrelid
- WHERE t.relname LIKE 'everbeat\\_%%' AND t.relnamespace = current_schema()::regnamespace AND NOT i.indisvalid"""
+ WHERE t.relname LIKE 'everbeat\\_%%' AND t.relnamespace = quote_ident(current_schema())::regnamespace
+   AND NOT i.indisvalid"""
 OLDEST = """
 SELECT pid, application_name, extract(epoch FROM clock_timestamp() - xact_start) FROM pg_stat_activity
  WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'

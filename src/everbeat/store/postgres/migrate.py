@@ -8,6 +8,7 @@ shortly, and there are many.
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 
 import psycopg
 
@@ -84,7 +85,8 @@ def _patiently(
 
 def _create(database: PostgresDatabase, connection: Connection) -> schema.Found:
     if database.schema is not None and not _has_schema(connection, database.schema):
-        connection.execute(MAKE_SCHEMA.format(name=database.schema))
+        with suppress(psycopg.errors.UniqueViolation), connection.transaction():  # somebody else has just made it
+            connection.execute(MAKE_SCHEMA.format(name=database.schema))
     connection.execute(ONE_AT_A_TIME)
     found = _found(database, connection)
     if found is not None:
