@@ -411,6 +411,19 @@ def test_a_task_sent_in_the_users_transaction_is_there_when_it_commits(store: Po
     assert store.get("b") is None
 
 
+def test_a_connection_that_does_not_say_what_its_texts_are_in_can_send(url: str) -> None:
+    with (
+        closing(PostgresStore(url, schema="ascii_texts")) as store,
+        psycopg.connect(url, client_encoding="sql_ascii") as connection,
+    ):
+        (first,) = store.enqueue_on(connection, [a_task(id="a", unique_key="schlüssel")]).tasks
+        (second,) = store.enqueue_on(connection, [a_task(id="b", unique_key="schlüssel")]).tasks
+        connection.commit()
+
+        assert (first, second) == (Enqueued(id="a", created=True), Enqueued(id="a", created=False))
+        assert store.get("a") is not None
+
+
 def test_a_conflict_in_the_users_transaction_leaves_it_usable(store: PostgresStore, url: str) -> None:
     enqueue(store, id="a", args=b"[1]")
     with psycopg.connect(url) as connection, connection.transaction():
