@@ -28,6 +28,7 @@ from everbeat.store.postgres import bells
 from everbeat.store.postgres.store import PostgresStore
 
 CLAIMERS = 8
+WAITS_FOR_A_LOCK = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 
 @pytest.fixture
@@ -263,6 +264,29 @@ def test_a_schema_of_its_own_is_a_store_of_its_own(store: PostgresStore, url: st
     other.close()
 
 
+def test_a_schema_with_capitals_is_a_schema_like_any_other(url: str) -> None:
+    with closing(PostgresStore(url, schema="Jobs_1")) as store:
+        enqueue(store, id="a")
+
+        assert store.check_integrity(budget=10).passed
+        assert store.get("a") is not None
+
+
+def test_a_schema_that_somebody_else_makes_at_the_same_moment_is_used(url: str) -> None:
+    opened: list[PostgresStore] = []
+    second = threading.Thread(target=lambda: opened.append(PostgresStore(url, schema="at_once")))
+    with psycopg.connect(url) as first, psycopg.connect(url, autocommit=True) as looker:
+        first.execute("CREATE SCHEMA at_once")
+        second.start()
+        while not looker.execute(WAITS_FOR_A_LOCK).fetchall():
+            assert second.is_alive()
+    second.join(30)
+
+    (store,) = opened
+    assert store.get("a") is None
+    store.close()
+
+
 def test_stores_in_one_database_share_no_locks_and_no_bells(store: PostgresStore, url: str) -> None:
     other = PostgresStore(url, schema="jobs")
     bell = other.bells.for_waiter("a")
@@ -405,6 +429,19 @@ def test_a_task_sent_in_the_users_transaction_is_there_when_it_commits(store: Po
         connection.rollback()
 
     assert store.get("b") is None
+
+
+def test_a_connection_that_does_not_say_what_its_texts_are_in_can_send(url: str) -> None:
+    with (
+        closing(PostgresStore(url, schema="ascii_texts")) as store,
+        psycopg.connect(url, client_encoding="sql_ascii") as connection,
+    ):
+        (first,) = store.enqueue_on(connection, [a_task(id="a", unique_key="schlüssel")]).tasks
+        (second,) = store.enqueue_on(connection, [a_task(id="b", unique_key="schlüssel")]).tasks
+        connection.commit()
+
+        assert (first, second) == (Enqueued(id="a", created=True), Enqueued(id="a", created=False))
+        assert store.get("a") is not None
 
 
 def test_a_conflict_in_the_users_transaction_leaves_it_usable(store: PostgresStore, url: str) -> None:

@@ -1,6 +1,7 @@
 """What `db check` and a starting worker see of a PostgreSQL server: indexes, and transactions that hurt claims."""
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from urllib.parse import urlsplit
@@ -9,7 +10,7 @@ import psycopg
 import pytest
 from tests.postgres import EmptyDatabase
 
-from everbeat.store.postgres import checks
+from everbeat.store.postgres import checks, limited
 from everbeat.store.postgres.store import PostgresStore
 
 
@@ -79,3 +80,43 @@ def test_transactions_that_may_not_be_seen_are_not_called_absent(
         assert f"backend {pid}" in sighted.warnings[0]
     finally:
         administrator.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}".encode())
+
+
+def test_a_walk_through_a_large_store_takes_as_long_as_it_takes(
+    store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.database.session() as connection:
+        connection.execute("SET statement_timeout = '100ms'")
+    monkeypatch.setattr(limited, "ANSWER_SECONDS", 0.1)
+    for walk in (store.contradictions, lambda: store.oddities(scan=True)):
+        with psycopg.connect(url) as slow:
+            slow.execute("LOCK TABLE everbeat_tasks")
+            threading.Timer(0.5, slow.rollback).start()
+
+            assert walk() == []
+
+
+def test_an_index_is_checked_for_as_long_as_there_is_time(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "AMCHECK", "SELECT 'public', true, 'somebody'")
+    monkeypatch.setattr(checks, "INDEXES", "SELECT 'everbeat_tasks_due', 1::bigint")
+    monkeypatch.setattr(checks, "CHECK_INDEX", "SELECT pg_sleep(%s::bigint)")
+    monkeypatch.setattr(limited, "ANSWER_SECONDS", 0.5)
+
+    found = store.check_integrity(budget=10)
+
+    assert (found.passed, found.complete, found.notes) == (True, True, [])
+
+
+def test_an_encoding_that_lacks_characters_is_named(url: str, administrator: "psycopg.Connection") -> None:
+    name = f"test_latin_{os.getpid()}"
+    administrator.execute(
+        f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'".encode()
+    )
+    with closing(PostgresStore(urlsplit(url)._replace(path=f"/{name}").geturl(), patience=2.0)) as store:
+        (warning,) = store.check_integrity(budget=10).warnings
+    administrator.execute(f"DROP DATABASE {name}".encode())
+
+    assert "encoding of the database is LATIN1" in warning
+    assert "ENCODING 'UTF8'" in warning

@@ -10,11 +10,13 @@ from tests.postgres import EmptyDatabase
 from tests.words import enqueue
 
 from everbeat.store import schema
+from everbeat.store.postgres import limited
 from everbeat.store.postgres.maintenance import PostgresMaintenance
 from everbeat.store.postgres.store import PostgresStore
 from everbeat.store.schema import Step
 
 STEP = Step(2, "ALTER TABLE everbeat_tasks ADD COLUMN later TEXT;\n")
+SLOW_STEP = Step(2, "SELECT pg_sleep(1);\n")
 TRIES = "SELECT query_start FROM pg_stat_activity WHERE query LIKE 'ALTER TABLE everbeat_tasks%' AND state = 'active'"
 
 
@@ -43,3 +45,17 @@ def test_an_upgrade_gives_way_to_work_until_whoever_reads_the_table_has_ended(
 
         assert store.get(sent) is not None
         assert looker.execute("SELECT later FROM everbeat_tasks").fetchall() == [(None,)]
+
+
+def test_an_upgrade_of_a_large_table_takes_as_long_as_it_takes(
+    a_database: EmptyDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = a_database.url()
+    PostgresStore(url, patience=2.0).close()
+    known = schema.steps()
+    monkeypatch.setattr(schema, "steps", lambda: [*known, SLOW_STEP])
+    monkeypatch.setattr(limited, "ANSWER_SECONDS", 0.5)
+
+    PostgresMaintenance(url, None, patience=2.0).migrate()
+
+    assert PostgresMaintenance(url, None, patience=2.0).schema().is_current

@@ -2,13 +2,15 @@
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated
 
 from everbeat.cli import given, out, which
 from everbeat.cli.grammar import Option
+from everbeat.cli.outage import outlast
 from everbeat.model.event import EventInfo
 from everbeat.report.text import event_line
 from everbeat.store.interface import Store
@@ -45,9 +47,12 @@ def events(
                 out.say(event_line(event))
 
 
-def _stored(store: Store, since: datetime | None, task: str | None, after: int = 0) -> Iterator[EventInfo]:
+def _stored(
+    store: Store, since: datetime | None, task: str | None, after: int = 0,
+    ask: Callable[[Callable[[], Sequence[EventInfo]]], Sequence[EventInfo]] = lambda look: look(),
+) -> Iterator[EventInfo]:  # fmt: skip
     """Everything that is there now, page by page."""
-    while page := store.events(after=after, since=since, task_id=task, limit=PAGE):
+    while page := ask(partial(store.events, after=after, since=since, task_id=task, limit=PAGE)):
         yield from page
         after = page[-1].id
 
@@ -58,12 +63,12 @@ def _follow(store: Store, since: datetime, task: str | None) -> Iterator[EventIn
     newest, told = 0, set[int]()
     seen = None
     for _ in itertools.count():
-        version = store.data_version()
+        version = outlast(store.data_version)
         if version == seen:
             time.sleep(LOOK_SECONDS)
             continue
         seen = version
-        for event in _stored(store, since, task, max(0, newest - LATE)):
+        for event in _stored(store, since, task, max(0, newest - LATE), outlast):
             newest = max(newest, event.id)
             if event.id not in told:
                 told.add(event.id)

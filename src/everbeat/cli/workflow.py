@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 from everbeat.cli import out, which
 from everbeat.cli.ends import FAILED
 from everbeat.cli.grammar import Argument, Group, Option
+from everbeat.cli.outage import outlast
 from everbeat.cli.person import actor
 from everbeat.errors import WorkflowNotFound
 from everbeat.model.flow import (
@@ -100,7 +102,7 @@ def show(
         with suppress(KeyboardInterrupt):
             for info in _changes(store, workflow_id):
                 if as_json:
-                    out.data_line(_facts(store, info, graph=graph))
+                    out.data_line(outlast(partial(_facts, store, info, graph=graph)))
                 else:
                     out.clear()
                     _show(store, info, graph=graph, as_json=False)
@@ -186,9 +188,9 @@ def _changes(store: Store, workflow_id: str) -> Iterator[WorkflowInfo]:
     """The workflow whenever something in it has changed, until it has ended."""
     version = seen = None
     while True:
-        if version != (version := store.data_version()):
-            info = _found(store, workflow_id)
-            if seen != (seen := (info, list(_with_nested(store, workflow_id)))):
+        if version != (version := outlast(store.data_version)):
+            info, nodes = outlast(lambda: (_found(store, workflow_id), list(_with_nested(store, workflow_id))))
+            if seen != (seen := (info, nodes)):
                 yield info
             if info.status.is_terminal:
                 return

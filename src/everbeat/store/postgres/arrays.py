@@ -66,7 +66,8 @@ class _TextsDumper(_BinaryDumper):
 
     def __init__(self, cls: type, context: AdaptContext | None = None) -> None:
         super().__init__(cls, context)
-        self._encoding = self.connection.info.encoding if self.connection else "utf-8"
+        encoding = self.connection.info.encoding if self.connection else "utf-8"
+        self._encoding = "utf-8" if encoding == "ascii" else encoding  # SQL_ASCII takes what it is given
 
     def dump(self, obj: list[str | None]) -> Buffer | None:
         return self._dump([None if value is None else value.encode(self._encoding) for value in obj])

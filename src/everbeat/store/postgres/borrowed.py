@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 import psycopg
+from psycopg.abc import Buffer
 
 from everbeat.errors import StoreUnavailable, TaskConflict
 from everbeat.model.task import Enqueued, NewTask
@@ -71,6 +72,13 @@ class _OtherStore(Exception):
     """The connection leads elsewhere."""
 
 
+class _OurText(psycopg.adapt.Loader):
+    """A text on a connection whose driver leaves texts as they come (SQL_ASCII): as we have stored it."""
+
+    def load(self, data: Buffer) -> str:
+        return bytes(data).decode()
+
+
 class _Guest:
     """The user's connection, as far as a transaction of ours needs it, with cursors that are ours."""
 
@@ -83,6 +91,8 @@ class _Guest:
     def cursor(self) -> psycopg.Cursor[Row]:
         cursor = psycopg.Cursor(self._connection, row_factory=psycopg.rows.tuple_row)
         teach(cursor.adapters)
+        if self._connection.info.encoding == "ascii":  # the server does not say what texts are in
+            cursor.adapters.register_loader("text", _OurText)
         return cursor
 
     def execute(self, sql: Any, values: Any = None) -> psycopg.Cursor[Row]:

@@ -10,6 +10,7 @@ import psycopg
 from everbeat.model.integrity import Checkpoint, IntegrityResult
 from everbeat.store.postgres.connection import PostgresDatabase
 from everbeat.store.postgres.transaction import Connection
+from everbeat.store.verbs import doubting
 
 AMCHECK = """
 SELECT extnamespace::regnamespace::text, has_schema_privilege(extnamespace, 'USAGE'), quote_ident(current_user)
@@ -17,14 +18,16 @@ SELECT extnamespace::regnamespace::text, has_schema_privilege(extnamespace, 'USA
 INDEXES = """
 SELECT c.oid::regclass::text, c.oid::bigint FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
   JOIN pg_class t ON t.oid = i.indrelid JOIN pg_am a ON a.oid = c.relam
- WHERE t.relname LIKE 'everbeat\\_%%' AND t.relnamespace = current_schema()::regnamespace AND a.amname = 'btree'
+ WHERE t.relname LIKE 'everbeat\\_%%' AND t.relnamespace = quote_ident(current_schema())::regnamespace
+   AND a.amname = 'btree'
  ORDER BY c.relpages"""
 # By the schema it is in, which need not be ours.
 CHECK_INDEX = "SELECT {amcheck}.bt_index_check(%s::bigint::oid::regclass, true)"
 INVALID = """
 SELECT c.oid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
   JOIN pg_class t ON t.oid = i.indrelid
- WHERE t.relname LIKE 'everbeat\\_%%' AND t.relnamespace = current_schema()::regnamespace AND NOT i.indisvalid"""
+ WHERE t.relname LIKE 'everbeat\\_%%' AND t.relnamespace = quote_ident(current_schema())::regnamespace
+   AND NOT i.indisvalid"""
 OLDEST = """
 SELECT pid, application_name, extract(epoch FROM clock_timestamp() - xact_start) FROM pg_stat_activity
  WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
@@ -47,6 +50,8 @@ SELECT gid, extract(epoch FROM clock_timestamp() - prepared) FROM pg_prepared_xa
 LIMIT = "SELECT set_config('statement_timeout', %s, true)"
 OLD_SECONDS = 300
 FULL = 0.5
+TAKES_ALL = ("UTF8", "SQL_ASCII")
+"""Encodings."""
 NO_AMCHECK = "indexes were not checked: CREATE EXTENSION amcheck lets everbeat do it"
 
 
@@ -66,7 +71,7 @@ class Checks:
         began = time.monotonic()
         with self.database.session() as connection:
             errors = [f"index {name} is not valid" for (name,) in connection.execute(INVALID)]
-            warnings = [*_old_transactions(connection), *_full_queue(connection)]
+            warnings = [*_old_transactions(connection), *_full_queue(connection), *_small_encoding(connection)]
             notes = _unseen_transactions(connection)
             indexes = _check_indexes(connection, give_up=began + budget)
         errors += indexes.errors
@@ -74,6 +79,14 @@ class Checks:
             passed=not errors, errors=errors, warnings=warnings, notes=notes + indexes.notes, complete=indexes.complete,
             duration=timedelta(seconds=time.monotonic() - began),
         )  # fmt: skip
+
+    def contradictions(self) -> list[str]:
+        with self.database.walk() as tx:
+            return list(doubting.contradictions(tx))
+
+    def oddities(self, *, scan: bool) -> list[str]:
+        with self.database.walk() if scan else self.database.read() as tx:
+            return list(doubting.oddities(tx, scan=scan))
 
     def repair(self, found: IntegrityResult) -> IntegrityResult:
         """Nothing here repairs a server's files behind its back."""
@@ -111,7 +124,7 @@ def _check_indexes(connection: Connection, *, give_up: float) -> _Indexes:
 def _check_index(connection: Connection, check: str, name: str, oid: int, seconds: float) -> list[str] | None:
     """None: it takes longer than that, or somebody has locked the table."""
     try:
-        with connection.transaction():
+        with connection.taking(max(0.0, seconds)), connection.transaction():
             connection.execute(LIMIT, (str(max(1, round(seconds * 1000))),))  # 0 would be no limit
             connection.execute(check, (oid,))
     except (psycopg.errors.IndexCorrupted, psycopg.errors.DataCorrupted) as error:
@@ -171,3 +184,13 @@ def _full_queue(connection: Connection) -> list[str]:
         return [said]
     oldest = f"the oldest transaction is that of backend {pid} ({name or 'unnamed'}, database {database})"
     return [f"{said}; {oldest}: SELECT pg_terminate_backend({pid})"]
+
+
+def _small_encoding(connection: Connection) -> list[str]:
+    """Arguments and results are bytes, but keys and errors are texts: a task whose error can not be stored has failed
+    for that, whatever attempts it had left."""
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding is None or encoding in TAKES_ALL:
+        return []
+    refused = "keys and errors with characters that it lacks are refused"
+    return [f"the encoding of the database is {encoding}: {refused}. Make a database with ENCODING 'UTF8' for everbeat"]

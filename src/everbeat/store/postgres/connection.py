@@ -53,6 +53,8 @@ LIMITS = {
     "plan_cache_mode": "force_generic_plan",
 }
 HURRIED = {"lock_timeout": "50ms"}
+UNLIMITED = {"statement_timeout": "0"}
+WALK_SECONDS = 86_400.0
 KEEPALIVE = {"tcp_keepalives_idle": "2", "tcp_keepalives_interval": "1", "tcp_keepalives_count": "3",
              "tcp_user_timeout": "5000"}  # fmt: skip
 WHO = "SELECT pg_backend_pid(), has_function_privilege('pg_control_system()', 'execute')"
@@ -120,6 +122,13 @@ class PostgresDatabase:
             begin: list[str] | None = None
             if steady or self.is_pooled(connection):
                 begin = [STEADY if steady else "BEGIN", *_begin(connection, {})[1:]]
+            yield PostgresTransaction(connection, self.scope, begin=begin, clock=self._clock)
+
+    @contextmanager
+    def walk(self) -> Iterator[PostgresTransaction]:
+        """For a look at every row, of which there may be many millions: neither side gives it up."""
+        with self.session() as connection, connection.taking(WALK_SECONDS):
+            begin = _begin(connection, UNLIMITED)
             yield PostgresTransaction(connection, self.scope, begin=begin, clock=self._clock)
 
     @contextmanager

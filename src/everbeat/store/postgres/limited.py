@@ -2,12 +2,14 @@
 
 The limits of a session are kept by the server, and keepalives by its kernel: a server whose disk hangs, or that is
 frozen, keeps neither, and every connection to it looks well. So the client counts, too. It gives up later than the
-server would, and the connection is closed: what was on its way is in doubt (PROTOCOL 7).
+server would, and the connection is closed: what was on its way is in doubt (PROTOCOL 7). Where the server is given
+more time on purpose, for an upgrade or a check that a person wants all of, so is the answer.
 """
 
 import select
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import psycopg
@@ -23,6 +25,20 @@ class LimitedConnection(psycopg.Connection[Row]):
     takes_copies = True
     prepared: Prepared | None = None
     """What its session knows by name; None where it may be another session for each transaction."""
+    _takes_longer = 0.0
+
+    @contextmanager
+    def taking(self, seconds: float) -> Iterator[None]:
+        """What is asked within may take so much longer than anything else."""
+        self._takes_longer = seconds
+        try:
+            yield
+        finally:
+            self._takes_longer = 0.0
+
+    @property
+    def _patience(self) -> float:
+        return ANSWER_SECONDS + self._takes_longer
 
     def together(self) -> Talk:
         """For statements that are sent at once."""
@@ -37,7 +53,7 @@ class LimitedConnection(psycopg.Connection[Row]):
         pgconn, answer = self.pgconn, None
         poll = select.poll()
         poll.register(pgconn.socket, select.POLLIN)
-        give_up = time.monotonic() + ANSWER_SECONDS
+        give_up = time.monotonic() + self._patience
         while True:
             while pgconn.is_busy():
                 if not poll.poll(1000 * max(0.0, give_up - time.monotonic())):
@@ -52,11 +68,11 @@ class LimitedConnection(psycopg.Connection[Row]):
 
     def _given_up(self) -> psycopg.OperationalError:
         self.close()
-        return psycopg.OperationalError(f"the server has not answered for {ANSWER_SECONDS:.0f} s")
+        return psycopg.OperationalError(f"the server has not answered for {self._patience:.0f} s")
 
     def _for_a_while(self, waiting: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
         """Woken at intervals, with what the socket is ready for; with nothing if it is not."""
-        give_up = time.monotonic() + ANSWER_SECONDS
+        give_up = time.monotonic() + self._patience
         try:
             wanted = next(waiting)
             while True:

@@ -8,6 +8,7 @@ shortly, and there are many.
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 
 import psycopg
 
@@ -24,6 +25,8 @@ ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('everbeat schema'), hasht
 LIMITS = "SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = 0"
 AGAIN_SECONDS = 0.5
 TRY_SECONDS = 60.0
+LONGEST_SECONDS = 86_400.0
+"""A step that looks at every row of a large table takes as long as it takes."""
 IN_THE_WAY = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)"
@@ -82,7 +85,8 @@ def _patiently(
 
 def _create(database: PostgresDatabase, connection: Connection) -> schema.Found:
     if database.schema is not None and not _has_schema(connection, database.schema):
-        connection.execute(MAKE_SCHEMA.format(name=database.schema))
+        with suppress(psycopg.errors.UniqueViolation), connection.transaction():  # somebody else has just made it
+            connection.execute(MAKE_SCHEMA.format(name=database.schema))
     connection.execute(ONE_AT_A_TIME)
     found = _found(database, connection)
     if found is not None:
@@ -107,7 +111,8 @@ def _upgrade(database: PostgresDatabase, connection: Connection) -> schema.Found
         older = connection.execute(translate(schema.OLDER_WORKERS), (schema.min_reader(),)).fetchall()
         schema.refuse_older(database.location, older, _now(connection))
     if todo:
-        _apply(connection, todo)
+        with connection.taking(LONGEST_SECONDS):
+            _apply(connection, todo)
     return found
 
 
