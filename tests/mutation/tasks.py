@@ -652,6 +652,7 @@ def advance_split_from_the_outcome() -> None:
 def inputs_counted_twice() -> None:
     """An input that ends counts as two."""
     reword(flow_advance, "FOLLOWING", "count(*)", "2 * count(*)")
+    reword(flow_advance, "FOLLOWING_ONE", ", 1, json_group_array", ", 2, json_group_array")
 
 
 @mutation("35", test=IN_APART + "test_what_ends_in_a_locked_workflow_waits_and_all_else_is_settled_at_once")

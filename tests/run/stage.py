@@ -297,6 +297,7 @@ class SimulatedWorker:
         times = Lease(self.config.exclusive_lease_ms * 1000)
         lease = HeldLease(times, self.deadline, now_us=stage.clock.mono_us)
         self.scribes = StagedScribes(self.store, scribes)
+        self.store.flushes_at_once = max(1, scribes)
         self.dispatcher = Dispatcher(
             worker_id=worker_id, hostname="host-1", store=self.store, crew=self.crew, keeper=self.keeper,
             journal=self.journal, staffing=staffing, recovery=policy, lease=lease, clock=stage.clock,

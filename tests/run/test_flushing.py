@@ -5,11 +5,14 @@ import select
 from contextlib import closing
 
 import pytest
+from tests.flow_words import begin, graph, state
 from tests.run.stage import SimulatedWorker, Stage
 from tests.run.test_refused import allow, refuse
 from tests.words import a_policy, enqueue
 
 from everbeat.errors import StoreUnavailable
+from everbeat.model.flow import WorkflowStatus
+from everbeat.run.flushing import MANY
 from everbeat.run.scribes import Answer, Scribes
 from everbeat.store.messages import Flush, Flushed
 from everbeat.store.transaction import RowRefused
@@ -247,6 +250,120 @@ def test_a_process_that_is_ready_starts_its_task_once(stage: Stage) -> None:
     worker.finish()
 
     assert worker.crew.sends == ["runs", "isolated"]
+
+
+# -- workflows ---------------------------------------------------------------------------------------------------------
+
+
+def a_fan_that_runs(stage: Stage, *, nodes: int) -> SimulatedWorker:
+    """As many nodes as are settled apart, of so many; all have begun."""
+    worker = stage.worker(processes=2, scribes=2, frame_depth=nodes)
+    worker.learn("add")
+    begin(stage.store, graph("fan", **{f"n{number}": "" for number in range(nodes)}))
+    worker.get_up()
+    worker.finish()
+    return worker
+
+
+def ends_of(worker: SimulatedWorker) -> list[int]:
+    return [len(flush.endings) for _, flush in worker.scribes.waiting]
+
+
+def test_many_nodes_are_settled_by_one_flush_while_another_claims(stage: Stage) -> None:
+    worker = a_fan_that_runs(stage, nodes=MANY + 1)
+    enqueue(stage.store, id="ready")
+    for _ in range(MANY):
+        worker.crew.run(1)
+    worker.look()
+
+    (_, settles), (_, claims) = worker.scribes.waiting
+    assert (len(settles.endings), settles.room.is_empty) == (MANY, True)  # type: ignore[union-attr]
+    assert (claims.endings, claims.room.is_empty) == ([], False)  # type: ignore[union-attr]
+    worker.scribes.finish(1)
+    worker.turn()
+
+    assert stage.status("ready", "fan:n0") == ["RUNNING", "RUNNING"]
+    worker.finish()
+    assert stage.status("fan:n0", f"fan:n{MANY - 1}", f"fan:n{MANY}") == ["COMPLETED", "COMPLETED", "RUNNING"]
+
+
+def test_what_follows_from_many_nodes_is_looked_for_when_they_are_settled(stage: Stage) -> None:
+    worker = busy(stage, scribes=2, frame_depth=MANY)
+    worker.learn("add")
+    stage.clock.advance(0.011)  # nothing is put behind what runs
+    fan = {f"n{number}": "" for number in range(MANY)}
+    begin(stage.store, graph("fan", **fan, join=" ".join(fan)))
+    worker.look()
+    worker.finish()
+    for _ in fan:
+        worker.crew.run(2)
+    worker.look()
+    assert ends_of(worker) == [MANY, 0]
+
+    worker.scribes.finish(1)  # has looked, and found nothing
+    worker.turn()
+    worker.finish()
+
+    assert stage.status("fan:join") == ["RUNNING"]
+
+
+def test_few_nodes_are_settled_by_the_flush_that_claims_what_follows(stage: Stage) -> None:
+    worker = a_fan_that_runs(stage, nodes=MANY)
+    for _ in range(MANY - 1):
+        worker.crew.run(1)
+
+    worker.turn()
+
+    ((_, flush),) = worker.scribes.waiting
+    assert (len(flush.endings), flush.room.is_empty) == (MANY - 1, False)  # type: ignore[union-attr]
+
+
+def test_what_ends_in_a_workflow_waits_for_the_flush_that_has_its_lock_and_nothing_else_does(stage: Stage) -> None:
+    worker = a_fan_that_runs(stage, nodes=3)
+    enqueue(stage.store, id="plain")
+    begin(stage.store, graph("other", a=""))
+    worker.look()
+    worker.finish()
+    worker.crew.run(1)
+    worker.turn()
+    worker.crew.run(1)
+    worker.turn()
+    assert ends_of(worker) == [1]
+    assert worker.dispatcher.wait_us() > 0  # nobody turns for what can not be told yet
+
+    for slot in (1, 2):
+        while worker.crew.children[slot].sent:
+            worker.crew.run(slot)
+    worker.turn()
+
+    assert ends_of(worker) == [1, 2]
+    assert {ending.claim.id for ending in worker.scribes.waiting[1][1].endings} == {"plain", "other:a"}
+    worker.finish()
+    assert stage.status("fan:n0", "fan:n1", "fan:n2", "plain", "other:a") == ["COMPLETED"] * 5
+    assert state(stage.store, "fan") is WorkflowStatus.COMPLETED
+
+
+@pytest.mark.parametrize("when", ["before the commit", "after the commit"])
+def test_what_waited_for_a_lock_is_settled_also_if_that_flush_fails(stage: Stage, when: str) -> None:
+    worker = a_fan_that_runs(stage, nodes=3)
+    worker.crew.run(1)
+    worker.turn()
+    worker.crew.run(1)
+    worker.turn()
+    if when == "after the commit":
+        worker.line.break_after_commit()
+    else:
+        worker.line.break_before_commit()
+
+    worker.scribes.finish()
+    assert stage.status("fan:n0", "fan:n1", "fan:n2").count("COMPLETED") == int(when == "after the commit")
+    for _ in range(3):
+        stage.clock.advance(1)
+        worker.turn()
+        worker.finish()
+
+    assert sorted(stage.status("fan:n0", "fan:n1", "fan:n2")) == ["COMPLETED", "COMPLETED", "RUNNING"]
+    assert len(worker.holds()) == 1
 
 
 # -- what has changed when the answer comes --------------------------------------------------------------------------

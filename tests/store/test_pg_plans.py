@@ -78,6 +78,7 @@ STATEMENTS = {
     "complete nodes": (translate(flow_advance.COMPLETE), "everbeat_workflow_tasks_pkey"),
     "count down nodes": (translate(flow_advance.COUNT_DOWN), "everbeat_workflow_tasks_pkey"),
     "nodes that follow": (translate(flow_advance.FOLLOWING), "everbeat_workflow_edges_pkey"),
+    "nodes that follow one": (translate(flow_advance.FOLLOWING_ONE), "everbeat_workflow_edges_pkey"),
     "enqueue nodes": (translate(flow_ready.ENQUEUE), "everbeat_workflow_calls_pkey"),
     "results of nodes": (translate(flow_rows.VALUES), "everbeat_tasks_id_key"),
 }

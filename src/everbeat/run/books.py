@@ -4,7 +4,7 @@ An ownership ends in exactly one `Verdict`; it is held, and beaten for, until th
 Its place in the journal is free from then on, and not before: whoever recovers us reads the begin mark there.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,16 +148,36 @@ class Books:
         """For the next flush."""
         return bool(self._endings)
 
-    @property
-    def has_news(self) -> bool:
-        return bool(self._endings or self._events or self._reports)
+    def has_news(self, besides: Set[str] = frozenset()) -> bool:
+        """For the next flush, of other workflows than these."""
+        return bool(self._events or self._reports) or self._has_endings_of_others(besides)
+
+    def _has_endings_of_others(self, workflows: Set[str]) -> bool:
+        if not workflows:
+            return bool(self._endings)
+        return any(ending.claim.workflow_id not in workflows for ending, _ in self._endings)
+
+    def has_nodes(self, least: int, besides: Set[str]) -> bool:
+        """So many tasks have ended, or more, for the next flush, that are nodes of other workflows than these."""
+        if len(self._endings) < least:
+            return False
+        others = {None, *besides}
+        return sum(ending.claim.workflow_id not in others for ending, _ in self._endings) >= least
 
     # -- the flush --------------------------------------------------------------------------------------------------
 
-    def page(self, number: int, starts: Sequence[Claim], room: Room, *, row_by_row: bool = False) -> Flush:
-        """All of it, to be written at once; but for what is set apart. Where there is such, other locks are likely."""
-        page = self._pages[number] = Page(self._endings, self._events, self._reports)
-        self._endings, self._events, self._reports, self._kept = [], [], {}, 0
+    def page(
+        self, number: int, starts: Sequence[Claim], room: Room, *, row_by_row: bool = False,
+        besides: Set[str] = frozenset(),
+    ) -> Flush:  # fmt: skip
+        """All of it, to be written at once; but for what is set apart, and what has ended in these workflows. Where
+        something is set apart, other locks are likely."""
+        mine, left = self._endings, list[Entered]()
+        if besides:
+            mine = [one for one in self._endings if one[0].claim.workflow_id not in besides]
+            left = [one for one in self._endings if one[0].claim.workflow_id in besides]
+        page = self._pages[number] = Page(mine, self._events, self._reports)
+        self._endings, self._events, self._reports, self._kept = left, [], {}, 0
         endings = [ending for ending, _ in page.endings]
         hurries = bool(self.apart) and any(ending.claim.workflow_id for ending in endings)
         return Flush(

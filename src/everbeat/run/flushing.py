@@ -4,6 +4,10 @@ it out. No timers: whatever ended while the scribes were busy is in the next.
 Several may be under way at once, each with what ended since the one before and with room that no other was offered. A
 worker of whose processes none has anything hears nothing: it writes by itself, at once, as long as its store answers.
 
+What ends in a workflow while a flush is under way that has its lock waits for the next, because that flush would wait.
+So where many nodes end at once, one flush settles them, and another claims meanwhile, which needs no lock: otherwise
+the fan of a thousand nodes would go through one connection, and the others stand still.
+
 A store that can not be written changes nothing here: outcomes stay, processes go on, the flush is tried again (P8). A
 row that it refuses is left out the second time, and so is what ended in a workflow if somebody's lock is in the way:
 that is tried apart (PROTOCOL 35). After a flush that may have been committed without an answer, and once no other is
@@ -43,6 +47,14 @@ class Sent:
     """The room as it was when it was sent: the store fills it."""
     sent_at: int
     """By the clock of leases."""
+    workflows: Set[str]
+    """That it has the lock of, or waits for."""
+    is_parted: bool
+    """It settles many nodes, and does not look for tasks: another one may meanwhile."""
+
+
+MANY = 64
+"""So many nodes that have ended are settled by a flush that claims nothing."""
 
 
 class Flushing:
@@ -74,7 +86,7 @@ class Flushing:
     @property
     def has_news(self) -> bool:
         """Something is to be told, and can be."""
-        return self.is_free and (self._books.has_news or bool(self._to_start()))
+        return self.is_free and (self._books.has_news(self._locked) or bool(self._to_start()))
 
     @property
     def is_free(self) -> bool:
@@ -106,10 +118,11 @@ class Flushing:
         """Before what was claimed by those that are `answered` is handed out: if there is room that they were not
         offered, the store goes on meanwhile with that and with what has ended."""
         is_plain = not (self._books.are_in_doubt or self._books.apart)
-        if self._scribes is not None and is_plain and self._books.has_endings and self._may_go_on(now):
+        has_some = self._books.has_endings and self._books.has_news(self._locked)
+        if self._scribes is not None and is_plain and has_some and self._may_go_on(now):
             room = self._room(now)
             if not room.is_empty:
-                sent = self._begin([], room, now, meets=self._under_way.keys() - answered)
+                sent = self._begin([], room, now, meets=self._under_way.keys() - answered, may_part=True)
                 self._scribes.write(sent.number, sent.wanted)
 
     def _take_up(self, sent: Sent, answer: Answer, now: int) -> None:
@@ -133,6 +146,8 @@ class Flushing:
         if flushed.alive:
             was_alone = sent.number not in self._together
             self._pacing.looked(sent.room, flushed, now, was_offered=not sent.promise.is_empty, was_alone=was_alone)
+            if sent.is_parted:
+                self._pacing.wake()  # what follows from it is ready, and nobody has looked for it
             self._floor.launch(sent.wanted.starts, flushed.started, flushed.claims)
         else:
             self._mandate.is_fenced = True
@@ -185,20 +200,23 @@ class Flushing:
         return self.is_free and self._pacing.may_ask(now) and not self._mandate.is_displaced
 
     def _turn_page(self, now: int) -> bool:
-        """Whether it was refused at once, and may be tried again in another way."""
+        """Whether there may be more to send: it was refused at once, and may be tried again in another way, or it was
+        parted from a look for tasks."""
         starts = self._to_start()
         room = self._room(now)
-        looks = self._pacing.is_hungry and not room.is_empty and not self._under_way  # two would look for ever
-        if not (self._books.has_news or starts or looks):
+        is_alone = all(sent.is_parted for sent in self._under_way.values())  # two would look for ever
+        looks = self._pacing.is_hungry and not room.is_empty and is_alone
+        if not (self._books.has_news(self._locked) or starts or looks):
             if not self._under_way:
                 self._pacing.rest()
                 self._tally.away_since = None
             return False
-        sent = self._begin(starts, room, now, meets=self._under_way.keys())
-        writes_itself = not (self._floor.is_busy or len(self._under_way) > 1 or self._keeper.is_away)
+        writes_itself = not (self._floor.is_busy or self._under_way or self._keeper.is_away)
         if self._scribes is not None and not writes_itself:
+            sent = self._begin(starts, room, now, meets=self._under_way.keys(), may_part=True)
             self._scribes.write(sent.number, sent.wanted)
-            return False
+            return sent.is_parted
+        sent = self._begin(starts, room, now, meets=self._under_way.keys())
         answer = self._answer(sent.wanted)
         self._take_up(sent, answer, now)
         return isinstance(answer, RowRefused | Locked)
@@ -206,16 +224,30 @@ class Flushing:
     def _room(self, now: int) -> Room:
         return self._floor.room(now, [sent.promise for sent in self._under_way.values()])
 
-    def _begin(self, starts: Sequence[Claim], room: Room, now: int, *, meets: Set[int]) -> Sent:
+    @property
+    def _locked(self) -> Set[str]:
+        """Workflows that a flush under way has the lock of, or waits for."""
+        return frozenset[str]().union(*[sent.workflows for sent in self._under_way.values()])
+
+    def _begin(self, starts: Sequence[Claim], room: Room, now: int, *, meets: Set[int], may_part: bool = False) -> Sent:
         """One more is under way, together with those that it `meets`."""
         self._begun += 1
-        wanted = self._books.page(self._begun, starts, room, row_by_row=self._is_careful)
-        sent = Sent(number=self._begun, wanted=wanted, room=room, promise=room.promise(), sent_at=self._lease.now_us())
+        locked = self._locked
+        is_parted = may_part and self._store.flushes_at_once > 1 and self._books.has_nodes(MANY, besides=locked)
+        if is_parted:
+            room = Room(frozenset(), frozenset(), None)
+        wanted = self._books.page(self._begun, starts, room, row_by_row=self._is_careful, besides=locked)
+        workflows = frozenset({one.claim.workflow_id for one in wanted.endings if one.claim.workflow_id is not None})
+        sent = Sent(
+            number=self._begun, wanted=wanted, room=room, promise=room.promise(), sent_at=self._lease.now_us(),
+            workflows=workflows, is_parted=is_parted,
+        )  # fmt: skip
         if not sent.promise.is_empty:
             self._pacing.offered()
         self._is_careful = False
-        if meets:
-            self._together |= {sent.number, *meets}
+        others = {number for number in meets if not self._under_way[number].is_parted}
+        if others and not is_parted:
+            self._together |= {sent.number, *others}
         self._under_way[sent.number] = sent
         self._keeper.begin(sent.number, wanted.endings, now)
         return sent

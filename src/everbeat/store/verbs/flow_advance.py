@@ -64,6 +64,11 @@ SELECT {ALIKE}, inputs, json_group_array(node)
          WHERE workflow_id = ? AND node IN ({{marks}}) GROUP BY workflow_id, next) AS ended
   JOIN everbeat_workflow_tasks n ON n.workflow_id = ended.workflow_id AND n.node = ended.next
  WHERE status = 'PENDING' GROUP BY {ALIKE}, inputs"""
+# The same for a single node, as in a chain and where a fan opens: each that waits for it has one edge from it.
+FOLLOWING_ONE = f"""
+SELECT {ALIKE}, 1, json_group_array(next)
+  FROM everbeat_workflow_edges e JOIN everbeat_workflow_tasks n ON n.workflow_id = e.workflow_id AND n.node = e.next
+ WHERE e.workflow_id = ? AND e.node IN ({{marks}}) AND status = 'PENDING' GROUP BY {ALIKE}"""
 WAITING = f"""
 SELECT {ALIKE}, 0, json_group_array(node)
   FROM everbeat_workflow_tasks WHERE workflow_id = ? AND node IN ({{marks}}) AND status = 'PENDING' GROUP BY {ALIKE}"""
@@ -265,12 +270,17 @@ def _count_down(tx: Transaction, flow: FlowRow, closed: Closed) -> Following:
     waiting = [
         Alike(row[:-2], (row[-2], row[-2] * ok, row[-2] * failed), _nodes(row[-1]))
         for (ok, failed), nodes in closed.items()
-        for row in tx.among(FOLLOWING, (flow.id,), nodes)
+        for row in tx.among(following(nodes), (flow.id,), nodes)
     ]
     if not waiting:
         return Following()
     may_start = flow.status is WorkflowStatus.RUNNING and not (flow.fails_now and flow.on_error is OnError.PAUSE)
     return _decide(tx, flow.id, _each_once(waiting), may_start=may_start)
+
+
+def following(ended: Sequence[int]) -> str:
+    """What asks for those that wait for these."""
+    return FOLLOWING_ONE if len(ended) == 1 else FOLLOWING
 
 
 def _each_once(waiting: list[Alike]) -> list[Alike]:

@@ -20,7 +20,7 @@ from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim
 from everbeat.store.transaction import RowRefused, Transaction
 from everbeat.store.verbs import flow_args
-from everbeat.store.verbs.flow_advance import FOLLOWING, Done, Ends, advance
+from everbeat.store.verbs.flow_advance import Done, Ends, advance, following
 from everbeat.store.verbs.flow_rows import FLOW, NodeEnd
 from everbeat.store.verbs.looking import shown_message
 from everbeat.store.verbs.records import add_events
@@ -60,7 +60,7 @@ def announce(tx: Transaction, claims: Sequence[Claim]) -> bool:
     if len(workflow_ids) != 1:
         return bool(workflow_ids)
     nodes = [claim.node for claim in ended if claim.node is not None]
-    tx.expect((FLOW, (workflow_ids[0],)), (FOLLOWING, (workflow_ids[0], tuple(nodes))))
+    tx.expect((FLOW, (workflow_ids[0],)), (following(nodes), (workflow_ids[0], tuple(nodes))))
     if len(nodes) < SEVERAL:
         return True
     tx.expect(*flow_args.questions(workflow_ids[0], ended))
