@@ -50,19 +50,19 @@ def after_five_million(ground: Ground, scale: float) -> list[float]:
 
 
 def before_a_million(ground: Ground, scale: float) -> list[float]:
-    """The first tasks of a backlog of a million."""
+    """The first tasks of a backlog of a million, which are what is drained otherwise."""
     wanted = round(30_000 * scale)
     with ground.place() as place:
-        filling.fill_ready(place.store, 1_000_000, name=place.works.async_noop.name)
+        filling.fill_ready(place.store, 1_000_000, name=place.works.async_noop.name, policy=None)
         ground.settle(place)
-        return [_work_for_a_while(place, wanted) for _ in range(3)]
+        return [_work_for_a_while(place, wanted) for _ in range(5)]
 
 
 def _after(ground: Ground, scale: float, *, ended: int) -> list[float]:
     with ground.place() as place:
         filling.fill_ended(place.store, ended, name=place.works.async_noop.name)
         ground.settle(place)
-        return [_drain(place, round(30_000 * scale), "async_noop", "--async-slots", ASYNC_SLOTS) for _ in range(3)]
+        return [_drain(place, round(30_000 * scale), "async_noop", "--async-slots", ASYNC_SLOTS) for _ in range(5)]
 
 
 def _drained(ground: Ground, count: int, name: str, *words: str) -> Batched:

@@ -61,8 +61,8 @@ class _Database(Protocol):
     def read(self) -> AbstractContextManager[Transaction]: ...
 
 
-def fill_ready(store: Store, count: int, *, name: str) -> None:
-    _fill(store, READY, count, name=name, policy=POLICY)
+def fill_ready(store: Store, count: int, *, name: str, policy: str | None = POLICY) -> None:
+    _fill(store, READY, count, name=name, policy=policy)
 
 
 def fill_running(store: Store, count: int, *, name: str, owner: str, owners: int) -> None:
