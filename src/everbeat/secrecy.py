@@ -13,8 +13,7 @@ import msgspec
 MASK = "***"
 SHORTEST_SECRET = 3
 """Shorter values are left in a text: they would be found in every word of it."""
-# But for a URL in a sentence of ours that is masked already (config/urls.py): the rest of that is not its password.
-_USER_SECRET = re.compile(r"""(://(?![^:/@'"]*\*{3}['"])[^:/@]*:).*@""", re.DOTALL)
+_USER_SECRET = re.compile(r"(://[^:/@]*:).*@", re.DOTALL)
 _QUERY_SECRET = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
 _USER_SECRET_IN_TEXT = re.compile(r"""(\w://[^\s:/@'"]*:)[^\s'"]*@""")
 _SETTING_IN_TEXT = re.compile(

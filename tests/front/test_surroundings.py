@@ -541,24 +541,6 @@ def test_a_named_file_that_can_not_be_used_is_refused(
     assert said in problem
 
 
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("postgresql://me:secret@host:port/db", "the port of 'host' must be a number from 1 to 65535"),
-        ("postgresql://me:sec@ret@host/db", "there is more than one @, or a / before it"),
-    ],
-)
-def test_a_url_that_can_not_be_read_is_named_with_what_is_wrong_and_without_its_password(
-    url: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EVERBEAT_DATABASE_URL", url)
-
-    (problem,) = problems(AppConfig)
-
-    assert f"'postgresql://me***' can not be read: {said}. Special characters" in problem
-    assert "ret" not in problem
-
-
 def test_a_file_that_can_not_be_read_is_refused(write: Write, tmp_path: Path) -> None:
     (tmp_path / "everbeat.toml").mkdir()
     assert "Is a directory" in problems(AppConfig)[0]
