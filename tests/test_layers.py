@@ -83,6 +83,15 @@ def test_sql_is_written_in_the_store_only() -> None:
     assert not elsewhere
 
 
+def test_what_people_and_monitoring_read_is_not_counted_by_the_clock_of_the_machine_that_looks() -> None:
+    clocks = ("datetime.now(", "time.time", "SystemClock")
+    own = [path for path in MODULES if layer_of(path) in {"cli", "report"}]
+
+    asking = {path.relative_to(SOURCE).as_posix() for path in own if any(word in path.read_text() for word in clocks)}
+
+    assert asking == {"cli/demo.py"}  # which plays on this machine only
+
+
 def test_only_the_connection_opens_the_database_and_only_the_lock_module_opens_lock_files() -> None:
     """Closing any descriptor of these files drops the POSIX locks of the whole process (PROTOCOL 11)."""
     opening = {path.relative_to(SOURCE).as_posix() for path in MODULES if "sqlite3.connect(" in path.read_text()}

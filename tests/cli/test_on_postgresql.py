@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -57,6 +58,16 @@ def test_everything_can_be_looked_at(everbeat: Command, store: Store, url: str, 
     ended = everbeat(*look.split(), "--json", "--db", url)
 
     assert (ended.code, ended.err) == (0, "")
+
+
+def test_the_time_of_the_store_is_that_of_the_server(store: Store, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    with psycopg.connect(url, autocommit=True) as connection:
+        (before,) = connection.execute("SELECT clock_timestamp()").fetchone() or ()
+        now = store.now()
+        (after,) = connection.execute("SELECT clock_timestamp()").fetchone() or ()
+
+    assert before <= now <= after
 
 
 def test_a_task_goes_through_the_hands_of_a_person(everbeat: Command, store: Store, hand: HandWorker, url: str) -> None:

@@ -1,8 +1,11 @@
 """Counting: every task once, whatever it waits for, and how long the oldest has waited."""
 
+import time
+
 from tests.words import SECOND, VirtualClock, a_task, claim_one, completed, enqueue, failed, register, settle
 
 from everbeat.model.state import TaskStatus
+from everbeat.report import metrics
 from everbeat.store.interface import Store
 from everbeat.store.moments import moment
 
@@ -63,3 +66,23 @@ def test_a_queue_whose_tasks_are_not_due_has_no_oldest(store: Store) -> None:
     (pending,) = store.counts()
 
     assert pending.oldest_run_at is None
+
+
+def test_the_time_is_that_of_the_clock_that_writes_the_times_of_tasks(store: Store, clock: VirtualClock) -> None:
+    clock.advance(120)
+    task = store.get(enqueue(store))
+
+    assert task is not None
+    assert store.now() == store.measure().now == task.created_at == moment(clock.wall)
+
+
+def test_how_long_the_oldest_has_waited_does_not_depend_on_the_clock_of_who_looks(
+    store: Store, clock: VirtualClock
+) -> None:
+    clock.wall = time.time_ns() // 1000 - 120 * SECOND
+    enqueue(store)
+    clock.advance(7)
+
+    found = metrics.plain(store.measure())["everbeat_queue_oldest_runnable_seconds"]
+
+    assert [sample["value"] for sample in found] == [7.0]

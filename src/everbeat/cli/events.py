@@ -4,7 +4,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Annotated
 
@@ -15,6 +15,7 @@ from everbeat.model.event import EventInfo
 from everbeat.report.text import event_line
 from everbeat.store.interface import Store
 
+NOW = timedelta()
 PAGE = 1000
 LOOK_SECONDS = 0.25
 LATE = 1000
@@ -23,7 +24,7 @@ LATE = 1000
 
 def events(
     since: Annotated[
-        datetime | None,
+        given.Moment | None,
         Option(parser=given.moment, metavar="TIME", help="Only later ones: 10m, 2h, or an ISO time."),
     ] = None,
     task: Annotated[str | None, Option(metavar="ID", help="Only those of one task.")] = None,
@@ -38,12 +39,15 @@ def events(
     with which.existing_store(db, app) as store:
         if follow:
             with suppress(KeyboardInterrupt):
-                for event in _follow(store, since or datetime.now(UTC), task):
+                begins = outlast(partial(given.at, store, since or NOW))
+                for event in _follow(store, begins, task):
                     out.data_line(event) if as_json else out.say(event_line(event))
-        elif as_json:
-            out.data(list(_stored(store, since, task)))
+            return
+        found = _stored(store, given.at(store, since), task)
+        if as_json:
+            out.data(list(found))
         else:
-            for event in _stored(store, since, task):
+            for event in found:
                 out.say(event_line(event))
 
 
@@ -57,7 +61,7 @@ def _stored(
         after = page[-1].id
 
 
-def _follow(store: Store, since: datetime, task: str | None) -> Iterator[EventInfo]:
+def _follow(store: Store, since: datetime | None, task: str | None) -> Iterator[EventInfo]:
     """An event is given its number before it is committed, so where several write at a time it may appear behind later
     ones: the last few are looked at again."""
     newest, told = 0, set[int]()

@@ -1,12 +1,12 @@
 """Which tasks a command means: the options `--status --name --queue --error-code --since --older-than`, once."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from typing import Annotated
 
 from everbeat.cli import given
 from everbeat.cli.grammar import Argument, Option
 from everbeat.model.state import TaskStatus
+from everbeat.store.interface import Store
 from everbeat.store.messages import TaskFilter
 
 IDS_AT_ONCE = 500
@@ -23,11 +23,11 @@ Codes = Annotated[
     Option("--error-code", help="Only tasks with this code, such as WORKER_CRASHED; may be repeated."),
 ]
 Since = Annotated[
-    datetime | None,
+    given.Moment | None,
     Option("--since", parser=given.moment, metavar="TIME", help="Created later than: 10m, 2h, or an ISO time."),
 ]
 OlderThan = Annotated[
-    datetime | None,
+    given.Moment | None,
     Option(
         "--older-than", parser=given.moment, metavar="TIME", help="Ended (else created) before: 30d, or an ISO time."
     ),
@@ -35,12 +35,13 @@ OlderThan = Annotated[
 
 
 def task_filter(
+    store: Store,
     status: Sequence[TaskStatus] | None,
     name: Sequence[str] | None,
     queue: Sequence[str] | None,
     error_code: Sequence[str] | None,
-    since: datetime | None,
-    older_than: datetime | None,
+    since: given.Moment | None,
+    older_than: given.Moment | None,
     *,
     limit: int = 50,
 ) -> TaskFilter:
@@ -49,8 +50,8 @@ def task_filter(
         names=tuple(name or ()),
         queues=tuple(queue or ()),
         error_codes=tuple(error_code or ()),
-        since=since,
-        older_than=older_than,
+        since=given.at(store, since),
+        older_than=given.at(store, older_than),
         limit=limit,
     )
 

@@ -9,21 +9,35 @@ from typing import Any
 from everbeat.cli.grammar import Misused
 from everbeat.ids import name_problem
 from everbeat.model.state import TaskStatus
+from everbeat.store.interface import Store
+
+Moment = datetime | timedelta
+"""As it is said: a time, or how long ago."""
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+LONGEST = timedelta(days=365_000)
+"""What is longer past is no time: every store can count back so far, and a year has four digits."""
 AGE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])")
 
 
-def moment(text: str) -> datetime:
+def moment(text: str) -> Moment:
     """`10m` (ago), or an ISO 8601 time; one without a zone is UTC."""
     age = AGE.fullmatch(text.strip())
     try:
         if age:
-            return datetime.now(UTC) - timedelta(**{UNITS[age[2]]: float(age[1])})
+            past = timedelta(**{UNITS[age[2]]: float(age[1])})
+            if past > LONGEST:
+                raise OverflowError
+            return past
         said = datetime.fromisoformat(text.strip())
     except (ValueError, OverflowError) as error:
         raise Misused(f"{text!r} is not a time; use 30s, 10m, 2h, 1d or 2024-01-15T10:30:00Z") from error
     return said if said.utcoffset() is not None else said.replace(tzinfo=UTC)
+
+
+def at(store: Store, said: Moment | None) -> datetime | None:
+    """The time that was meant. Ages are counted from the time of the store."""
+    return store.now() - said if isinstance(said, timedelta) else said
 
 
 def status(text: str) -> TaskStatus:

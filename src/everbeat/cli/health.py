@@ -27,7 +27,8 @@ def health(
     """
     config = which.config_for(db, app)
     with which.existing(config) as store:
-        rows = [row for row in worker_rows(store, config.recovery) if name is None or name in (row.id, row.name)]
+        found = worker_rows(store, config.recovery, store.now())
+        rows = [row for row in found if name is None or name in (row.id, row.name)]
         problems = list(_problems(store, rows, name))
         degraded = store.degraded()
     living = [row for row in rows if row.is_alive]

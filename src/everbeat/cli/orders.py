@@ -162,8 +162,8 @@ def add(group: Group, order: Order) -> None:
         app: which.App = None,
         as_json: which.AsJson = False,
     ) -> None:
-        asked = filters.task_filter(status, name, queue, error_code, since, older_than)
-        if bool(task_ids) == (asked != TaskFilter()):
+        asked = (status, name, queue, error_code, since, older_than)
+        if bool(task_ids) == any(one is not None for one in asked):
             options = "--status --name --queue --error-code --since --older-than"
             raise Misused(f"give either ids or filters ({options})")
         if force and not takes:
@@ -174,8 +174,8 @@ def add(group: Group, order: Order) -> None:
             if task_ids:
                 _by_ids(store, order, task_ids, reason=reason, force=force, dry_run=dry_run, as_json=as_json)
             else:
-                asked = replace(asked, force=force)
-                _by_filter(store, order, asked, reason=reason, dry_run=dry_run, yes=yes, as_json=as_json)
+                wanted = replace(filters.task_filter(store, *asked), force=force)
+                _by_filter(store, order, wanted, reason=reason, dry_run=dry_run, yes=yes, as_json=as_json)
 
     command.__doc__ = WORDS[order].help
     group.command(order.value)(command)

@@ -1,6 +1,5 @@
 """`everbeat quarantine`: tasks that were set aside because their own process died too often."""
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 from everbeat.cli import orders, out, which
@@ -32,7 +31,7 @@ def list_(
         if as_json:
             out.data(full(store, found))
             return
-        now = datetime.now(UTC)
+        now = store.now()
         out.rows(
             COLUMNS,
             [[t.id, t.name, t.queue, t.crash_count, ago(t.finished_at, now), t.error_message] for t in found],

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 from everbeat.cli import given, out, which
@@ -44,7 +44,7 @@ class StoreState:
 def status(db: which.Db = None, app: which.App = None, as_json: which.AsJson = False) -> None:
     """Count tasks by queue and status; and workers."""
     with which.existing_store(db, app) as store:
-        queues = _by_queue(store.counts(), store.queues(), datetime.now(UTC))
+        queues = _by_queue(store.counts(), store.queues())
         found = [worker.status for worker in store.workers()]
         state = StoreState(
             store=store.location,
@@ -53,14 +53,14 @@ def status(db: which.Db = None, app: which.App = None, as_json: which.AsJson = F
             quarantined=store.count_for(Order.DISCARD, TaskFilter()),
             blocked_by=_blocked_by(store),
         )
+        now = store.now()
     if as_json:
         out.data(state)
     else:
-        _show(state)
+        _show(state, now)
 
 
-def _show(state: StoreState) -> None:
-    now = datetime.now(UTC)
+def _show(state: StoreState, now: datetime) -> None:
     out.rows(
         [
             Column("QUEUE"),
@@ -82,23 +82,22 @@ def _show(state: StoreState) -> None:
         out.say(f"store blocked by {state.blocked_by}: nobody can write until it goes on or ends")
 
 
-def _by_queue(counts: Sequence[QueueCount], known: Sequence[QueueInfo], now: datetime) -> list[QueueState]:
+def _by_queue(counts: Sequence[QueueCount], known: Sequence[QueueInfo]) -> list[QueueState]:
     settings = {queue.name: queue for queue in known}
     names = sorted({count.queue for count in counts} | {queue.name for queue in known if queue.paused})
-    return [_state(name, [c for c in counts if c.queue == name], now, settings.get(name)) for name in names]
+    return [_state(name, [c for c in counts if c.queue == name], settings.get(name)) for name in names]
 
 
-def _state(name: str, counts: Sequence[QueueCount], now: datetime, setting: QueueInfo | None) -> QueueState:
+def _state(name: str, counts: Sequence[QueueCount], setting: QueueInfo | None) -> QueueState:
     is_paused = setting is not None and setting.paused
     found = {count.status: count for count in counts}
     pending = found.get(TaskStatus.PENDING)
-    oldest = pending.oldest_run_at if pending and not is_paused else None
     return QueueState(
         queue=name,
         paused=is_paused,
         max_concurrency=None if setting is None else setting.max_concurrency,
         counts={str(status): found[status].count if status in found else 0 for status in TaskStatus},
-        oldest_runnable_at=oldest if oldest is not None and oldest <= now else None,
+        oldest_runnable_at=pending.oldest_run_at if pending and not is_paused else None,
     )
 
 
@@ -128,7 +127,7 @@ def _set_paused(queue: str, is_paused: bool, db: str | None, app: str | None, *,
     with which.existing_store(db, app) as store:
         changed = store.set_paused(queue, is_paused=is_paused, actor=actor())
         setting = next((known for known in store.queues() if known.name == queue), None)
-        state = _state(queue, [c for c in store.counts() if c.queue == queue], datetime.now(UTC), setting)
+        state = _state(queue, [c for c in store.counts() if c.queue == queue], setting)
     waiting, running = state.counts[TaskStatus.PENDING], state.counts[TaskStatus.RUNNING]
     if as_json:
         out.data({"queue": queue, "paused": is_paused, "changed": changed, "counts": state.counts})

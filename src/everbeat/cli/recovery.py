@@ -185,7 +185,7 @@ def _show(status: RecoveryStatus) -> None:
 def recovery_report(
     last: Annotated[int | None, Option("--last", min=1, max=MANY, help="The newest so many.")] = None,
     since: Annotated[
-        datetime | None,
+        given.Moment | None,
         Option(parser=given.moment, metavar="TIME", help="Those later than: 10m, 2h, or an ISO time."),
     ] = None,
     db: which.Db = None,
@@ -199,8 +199,9 @@ def recovery_report(
     """
     several = last is not None or since is not None
     with which.existing_store(db, app) as store:
-        found = store.reports(limit=last or (MANY if since else 1))
-    reports = [report for report in found if since is None or report.completed_at >= since]
+        begins = given.at(store, since)
+        found = store.reports(limit=last or (MANY if begins else 1))
+    reports = [report for report in found if begins is None or report.completed_at >= begins]
     if as_json:
         said = [json.loads(report.to_json()) for report in reports]
         earlier = {"earlier": said[1:]} if several else {}

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 from everbeat.cli import application, filters, given, orders, out, which
@@ -52,13 +52,13 @@ def list_(
     as_json: which.AsJson = False,
 ) -> None:
     """List tasks, newest first."""
-    wanted = filters.task_filter(status, name, queue, error_code, since, older_than, limit=limit)
     with which.existing_store(db, app) as store:
+        wanted = filters.task_filter(store, status, name, queue, error_code, since, older_than, limit=limit)
         found = store.tasks(wanted)
         if as_json:
             out.data(full(store, found))
             return
-    now = datetime.now(UTC)
+        now = store.now()
     out.rows(COLUMNS, [_cells(task, now) for task in found], empty="No tasks.")
     if len(found) == limit:
         out.complain(f"The newest {limit} are shown; --limit shows more.")

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from everbeat.cli import out, start, which
@@ -56,24 +56,25 @@ def list_(
     """List workers: the living, and those that stopped or died."""
     config = which.config_for(db, app)
     with which.existing(config) as store:
-        rows = worker_rows(store, config.recovery)
+        now = store.now()
+        rows = worker_rows(store, config.recovery, now)
     wanted = [row for row in rows if not status or row.status in status]
     if as_json:
         out.data(wanted)
     else:
-        _show(wanted, show_heartbeat=show_heartbeat)
+        _show(wanted, now, show_heartbeat=show_heartbeat)
 
 
-def worker_rows(store: Store, recovery: RecoveryConfig) -> list[WorkerRow]:
+def worker_rows(store: Store, recovery: RecoveryConfig, now: datetime) -> list[WorkerRow]:
     from everbeat.run import manual  # lazily: most commands need nothing of what runs a store
 
     workers = {worker.id: worker for worker in store.workers()}
     beats = manual.get_worker_status(store, recovery)
     holders = store.session_holders()
-    return [_row(workers[beat.worker_id], beat, holders) for beat in beats if beat.worker_id in workers]
+    return [_row(workers[beat.worker_id], beat, holders, now) for beat in beats if beat.worker_id in workers]
 
 
-def _row(worker: WorkerInfo, beat: WorkerHeartbeatStatus, holders: Collection[str] | None) -> WorkerRow:
+def _row(worker: WorkerInfo, beat: WorkerHeartbeatStatus, holders: Collection[str] | None, now: datetime) -> WorkerRow:
     return WorkerRow(
         id=worker.id,
         name=worker.name,
@@ -89,7 +90,7 @@ def _row(worker: WorkerInfo, beat: WorkerHeartbeatStatus, holders: Collection[st
         version=worker.version,
         started_at=worker.started_at,
         last_heartbeat=worker.last_beat_at,
-        heartbeat_age=beat.age if worker.same_clock else datetime.now(UTC) - worker.last_beat_at,
+        heartbeat_age=beat.age if worker.same_clock else now - worker.last_beat_at,
         heartbeat_interval=timedelta(milliseconds=worker.beat_interval_ms),
         has_session=None if holders is None else worker.id in holders,
         ended_at=worker.ended_at,
@@ -97,8 +98,7 @@ def _row(worker: WorkerInfo, beat: WorkerHeartbeatStatus, holders: Collection[st
     )
 
 
-def _show(rows: Sequence[WorkerRow], *, show_heartbeat: bool) -> None:
-    now = datetime.now(UTC)
+def _show(rows: Sequence[WorkerRow], now: datetime, *, show_heartbeat: bool) -> None:
     columns = [Column("ID"), Column("STATUS"), Column("HOST", wraps=True), Column("PID", right=True), Column("SLOTS"),
                Column("QUEUES", wraps=True), Column("TASKS", right=True), Column("STARTED")]  # fmt: skip
     if show_heartbeat:

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -64,10 +63,10 @@ def list_(
     """
     with which.existing_store(db, app) as store:
         found = store.workflows(statuses=status or (), name=name, limit=limit)
-    if as_json:
-        out.data(found)
-        return
-    now = datetime.now(UTC)
+        if as_json:
+            out.data(found)
+            return
+        now = store.now()
     rows = [
         [
             one.id,

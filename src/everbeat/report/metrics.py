@@ -6,7 +6,6 @@ worker measured of itself is its own. A metric that can not be known here has no
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -71,7 +70,7 @@ def of_store(found: Measures | None, *, is_up: bool) -> Iterator[Metric]:
     yield _gauge("store_up", "Whether the store can be read and written.", [float(is_up)])
     totals = found.totals if found else []
     yield _tasks(found.counts if found else [])
-    yield _oldest(found.counts if found else [])
+    yield _oldest(found)
     yield _gauge("quarantined_tasks", "Tasks set aside because they kept killing their process.",
                  [found.quarantined] if found else [])  # fmt: skip
     yield _by("workers", "Workers that the store knows, by status.", "status", found.workers if found else {})
@@ -135,13 +134,14 @@ def _tasks(counts: Iterable[QueueCount]) -> Metric:
     return tasks
 
 
-def _oldest(counts: Sequence[QueueCount]) -> Metric:
+def _oldest(found: Measures | None) -> Metric:
     says = "How long the oldest task that could run now has waited; 0 if none waits."
     gauge = GaugeMetricFamily(f"{PREFIX}queue_oldest_runnable_seconds", says, labels=["queue"])
-    now = datetime.now(UTC)
-    since = {count.queue: count.oldest_run_at for count in counts if count.oldest_run_at is not None}
-    for queue in sorted({count.queue for count in counts}):
-        waited = (now - since[queue]).total_seconds() if queue in since else 0.0
+    if found is None:
+        return gauge
+    since = {count.queue: count.oldest_run_at for count in found.counts if count.oldest_run_at is not None}
+    for queue in sorted({count.queue for count in found.counts}):
+        waited = (found.now - since[queue]).total_seconds() if queue in since else 0.0
         gauge.add_metric([queue], max(0.0, waited))
     return gauge
 

@@ -334,6 +334,9 @@ class Store(Site, Protocol):
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
+    def now(self) -> datetime:
+        """By the clock that writes the times of tasks, which need not be that of this machine."""
+
     def get(self, task_id: str, *, full: bool = True) -> TaskInfo | None: ...
 
     def late_outcomes(self, task_id: str) -> list[LateOutcome]: ...

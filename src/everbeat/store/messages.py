@@ -147,6 +147,8 @@ class QueueInfo:
 class Measures:
     """What metrics show of the store."""
 
+    now: datetime
+    """When it was so, by the clock that writes the times of tasks."""
     counts: list[QueueCount]
     quarantined: int
     workers: dict[str, int]

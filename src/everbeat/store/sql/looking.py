@@ -7,11 +7,16 @@ from everbeat.errors import TaskNotFound
 from everbeat.model.event import Event, EventInfo
 from everbeat.model.task import Finished, LateOutcome, TaskInfo
 from everbeat.store.messages import QueueCount, QueueInfo, TaskFilter
+from everbeat.store.moments import moment
 from everbeat.store.sql.base import Base
 from everbeat.store.verbs import counting, looking, queueing, records
 
 
 class Looking(Base):
+    def now(self) -> datetime:
+        with self.database.read() as tx:
+            return moment(tx.now)
+
     def get(self, task_id: str, *, full: bool = True) -> TaskInfo | None:
         with self.database.read(steady=full) as tx:
             return looking.get(tx, task_id, full=full)

@@ -3,6 +3,7 @@
 from everbeat.model.flow import WorkflowStatus
 from everbeat.model.worker import WorkerStatus
 from everbeat.store.messages import Measures
+from everbeat.store.moments import moment
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import counting, doubting, telling, totals
 
@@ -34,6 +35,7 @@ def measure(tx: Transaction) -> Measures:
     flows: dict[str, int] = {**dict(tx.all(ENDED_WORKFLOWS)), **dict(tx.all(LIVE_WORKFLOWS))}
     paused, torn = tx.one(HALTED_WORKFLOWS) or (0, 0)
     return Measures(
+        now=moment(tx.now),
         counts=counting.counts(tx),
         quarantined=counting.quarantined(tx),
         workers={status.value: counted.get(status.value, 0) for status in WorkerStatus},
