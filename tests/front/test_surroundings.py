@@ -649,3 +649,23 @@ def test_where_values_came_from_takes_no_part_in_comparing_them(monkeypatch: pyt
     assert hash(AppConfig().recovery) == hash(given.recovery)
     assert repr(AppConfig()) == repr(given)
     assert broker_from_url("postgresql://db/jobs") == given.broker
+
+
+def test_a_named_file_in_the_home_of_nobody_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERBEAT_CONFIG", "~nobody-of-this-name/everbeat.toml")
+
+    (problem,) = problems(AppConfig)
+
+    assert problem.startswith("EVERBEAT_CONFIG: ~nobody-of-this-name/everbeat.toml can not be found")
+
+
+@pytest.mark.parametrize(
+    "said", ['broker.path = "~nobody-of-this-name/q.db"', 'database_url = "sqlite:///~nobody-of-this-name/q.db"']
+)
+def test_a_store_in_the_home_of_nobody_is_refused_by_a_file_as_by_a_variable(write: Write, said: str) -> None:
+    write("everbeat.toml", said)
+
+    (problem,) = problems(AppConfig)
+
+    assert "~nobody-of-this-name/q.db" in problem
+    assert "does not name a file" in problem

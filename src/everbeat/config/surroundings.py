@@ -48,7 +48,10 @@ def recovery_is_switched_off() -> tuple[bool, str | None]:
 
 
 def _named_file(name: str) -> tuple[list[Source], list[str]]:
-    path = Path(name).expanduser()
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:  # of ~somebody
+        return [], [f"{CONFIG}: {name} can not be found: {error}"]
     if path.suffix not in (".toml", ".yaml", ".yml"):
         return [], [f"{CONFIG}: {name} is neither .toml nor .yaml"]
     source, problems = _read(path)
