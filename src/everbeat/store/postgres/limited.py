@@ -10,6 +10,7 @@ import select
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, TypeVar
 
 import psycopg
@@ -26,6 +27,13 @@ class LimitedConnection(psycopg.Connection[Row]):
     prepared: Prepared | None = None
     """What its session knows by name; None where it may be another session for each transaction."""
     _takes_longer = 0.0
+
+    @cached_property
+    def poll(self) -> select.poll:
+        """Says whether something has come. Made once: that takes as long as to ask."""
+        poll = select.poll()
+        poll.register(self.pgconn.socket, select.POLLIN)
+        return poll
 
     @contextmanager
     def taking(self, seconds: float) -> Iterator[None]:
@@ -50,9 +58,7 @@ class LimitedConnection(psycopg.Connection[Row]):
     def hear(self) -> "psycopg.pq.abc.PGresult":
         """The answer to the one statement that was sent. As `wait`, with nothing between us and the socket: a sender
         alone has as much to do with generators as with all the rest."""
-        pgconn, answer = self.pgconn, None
-        poll = select.poll()
-        poll.register(pgconn.socket, select.POLLIN)
+        pgconn, poll, answer = self.pgconn, self.poll, None
         give_up = time.monotonic() + self._patience
         while True:
             while pgconn.is_busy():
