@@ -91,14 +91,11 @@ def _no_setting(key: str) -> str:
 
 def _beside(path: Path, store: object) -> object:
     """A relative path of a store counts from the file, so that every process that reads it means the same store."""
-    try:
-        match store:
-            case Path():
-                return path.parent / store.expanduser()
-            case str() if store.startswith(SQLITE):
-                return f"{SQLITE}{path.parent / Path(store.removeprefix(SQLITE)).expanduser()}"
-    except RuntimeError:  # of ~somebody: said by what looks at all paths
-        return store
+    match store:
+        case Path():
+            return path.parent / store.expanduser()
+        case str() if store.startswith(SQLITE):
+            return f"{SQLITE}{path.parent / Path(store.removeprefix(SQLITE)).expanduser()}"
     return store
 
 
