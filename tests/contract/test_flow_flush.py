@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from tests.flow_words import FAIL, begin, end, graph, states, take
-from tests.words import a_room, claim_one, completed, failed, register, requeue, settle, status_of
+from tests.words import a_room, claim, claim_one, completed, failed, register, requeue, settle, status_of
 
 from everbeat.model.flow import NodeStatus, OnError
 from everbeat.store.interface import Store
@@ -96,6 +96,20 @@ def test_a_join_is_given_all_results_whether_they_are_short_or_long(store: Store
     (join,) = store.flush(flush).claims
 
     assert join.args == b"[" + b"1" * size + b", 2]"
+
+
+def test_nodes_are_given_the_results_of_their_own_workflow_if_several_end_in_one_flush(store: Store) -> None:
+    takes = {"args": b"[null]", "references": ((1, 0),)}
+    register(store, "w1")
+    for flow in ("one", "two"):
+        begin(store, graph(flow, a="", b="a", nodes={"b": takes}))
+    taken = claim(store, places=2)
+    results = {f"{flow}:a": b'"%s"' % flow.encode() for flow in ("one", "two")}
+    endings = [Ending(claim=one, verdict=completed(results[one.id])) for one in taken]
+
+    claims = store.flush(Flush(worker_id="w1", endings=endings, room=a_room(2))).claims
+
+    assert {one.id: one.args for one in claims} == {"one:b": b'["one"]', "two:b": b'["two"]'}
 
 
 def _read_and_fail(tx: Transaction) -> None:

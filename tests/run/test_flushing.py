@@ -255,9 +255,9 @@ def test_a_process_that_is_ready_starts_its_task_once(stage: Stage) -> None:
 # -- workflows ---------------------------------------------------------------------------------------------------------
 
 
-def a_fan_that_runs(stage: Stage, *, nodes: int) -> SimulatedWorker:
-    """As many nodes as are settled apart, of so many; all have begun."""
-    worker = stage.worker(processes=2, scribes=2, frame_depth=nodes)
+def a_fan_that_runs(stage: Stage, *, nodes: int, scribes: int = 2) -> SimulatedWorker:
+    """So many nodes of one workflow, in two processes."""
+    worker = stage.worker(processes=2, scribes=scribes, frame_depth=nodes)
     worker.learn("add")
     begin(stage.store, graph("fan", **{f"n{number}": "" for number in range(nodes)}))
     worker.get_up()
@@ -305,6 +305,65 @@ def test_what_follows_from_many_nodes_is_looked_for_when_they_are_settled(stage:
     worker.finish()
 
     assert stage.status("fan:join") == ["RUNNING"]
+
+
+def test_who_looks_beside_a_flush_that_settles_nodes_and_finds_nothing_rests(stage: Stage) -> None:
+    worker = a_fan_that_runs(stage, nodes=MANY + 1)
+    for _ in range(MANY):
+        worker.crew.run(1)
+    worker.look()
+    assert ends_of(worker) == [MANY, 0]
+
+    worker.scribes.finish(1)
+    worker.turn(2)
+
+    assert ends_of(worker) == [MANY]
+
+
+def test_other_tasks_are_settled_and_claimed_together_while_many_nodes_wait_for_a_lock(stage: Stage) -> None:
+    worker = a_fan_that_runs(stage, nodes=MANY + 3)
+    enqueue(stage.store, id="plain")
+    worker.look()
+    worker.finish()
+    worker.crew.run(1)
+    worker.turn()
+    for slot in (1, 2):
+        while len(worker.crew.children[slot].sent) > (slot == 1):
+            worker.crew.run(slot)
+
+    worker.turn()
+
+    (_, first), (_, second) = worker.scribes.waiting
+    assert [len(first.endings), len(second.endings)] == [1, 1]
+    assert (second.endings[0].claim.id, second.room.is_empty) == ("plain", False)  # type: ignore[union-attr]
+
+
+def test_nothing_is_sent_ahead_for_nodes_that_wait_for_a_lock(stage: Stage) -> None:
+    worker = stage.worker(processes=3, scribes=2)
+    begin(stage.store, graph("fan", a="", b="", c=""))
+    worker.get_up()
+    worker.finish()
+    stage.clock.advance(0.011)  # nothing is put behind what runs
+    worker.crew.run(1)
+    worker.turn()
+    worker.crew.run(2)
+    worker.dispatcher.hearing.listen(stage.clock.mono_us(), gathers=False)
+    sent = worker.dispatcher.flushing.begun
+
+    worker.dispatcher.flushing._flush_ahead(set(), stage.clock.mono_us())
+
+    assert worker.dispatcher.flushing.begun == sent
+
+
+def test_a_store_that_takes_one_flush_at_a_time_settles_many_nodes_and_claims_in_one(stage: Stage) -> None:
+    worker = a_fan_that_runs(stage, nodes=MANY + 1, scribes=1)
+    for _ in range(MANY):
+        worker.crew.run(1)
+
+    worker.turn()
+
+    ((_, flush),) = worker.scribes.waiting
+    assert (len(flush.endings), flush.room.is_empty) == (MANY, False)  # type: ignore[union-attr]
 
 
 def test_few_nodes_are_settled_by_the_flush_that_claims_what_follows(stage: Stage) -> None:
