@@ -86,12 +86,6 @@ def move_away(store: Store, name: str) -> None:
         tx.run(MOVE_AWAY, (name,))
 
 
-def now_us(store: Store) -> int:
-    """By the clock that writes the times of tasks."""
-    with _database(store).read() as tx:
-        return tx.now
-
-
 def done(store: Store, *, since_us: int) -> int:
     """How many tasks of the queue "default" have completed since then. Asked beside the worker that is measured."""
     with _database(store).read() as tx:
