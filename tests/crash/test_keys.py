@@ -109,9 +109,9 @@ def test_a_task_that_no_worker_learns_to_know_fails_with_the_reason(make_yard: M
 
 @pytest.mark.timeout(300)
 def test_a_steady_backlog_holds_up_neither_what_is_urgent_nor_a_retry_nor_a_late_commit(yard: Yard) -> None:
-    """Of 20,000 tasks that wait, few begin between the moment such a task could begin and its beginning."""
+    """Of 100,000 tasks that wait, few begin between the moment such a task could begin and its beginning."""
     retry = yard.send("fails_twice")
-    backlog = yard.send_many("quick", [()] * 20_000)
+    backlog = yard.send_many("quick", [()] * 100_000)
     for _ in range(2):
         yard.worker(ready=False)
     yard.until(lambda: len(yard.starts(retry)) >= 1 and len(yard.ledger()) > 200, "the workers are at it")
