@@ -89,13 +89,8 @@ class PostgresDatabase:
         _OPEN.add(self)
 
     @property
-    def has_own_clock(self) -> bool:
-        """It tells the time itself, as it always does but in tests."""
-        return self._clock is None
-
-    @property
     def moment(self) -> int | None:
-        """None, if it does."""
+        """None: the server tells the time itself, as it always does but in tests."""
         return None if self._clock is None else self._clock.wall_us()
 
     # -- transactions -----------------------------------------------------------------------------------------------

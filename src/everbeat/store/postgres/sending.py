@@ -7,6 +7,7 @@ go the long way.
 import struct
 from collections.abc import Collection, Sequence
 from functools import lru_cache, partial
+from typing import Any
 
 from everbeat.crashpoint import crash_point
 from everbeat.model.task import Enqueued, NewTask, TaskKind
@@ -24,7 +25,7 @@ SEND = f"""
 INSERT INTO everbeat_tasks (id, args, unique_key, {", ".join(OF_KIND)}, created_at, run_at, due_at)
 SELECT {{own}}, %(name)s, %(queue)s, %(priority)s, %(max_attempts)s, %(policy)s, %(good_until)s::bigint, NULL, c.now,
        {RUN_AT}, CASE WHEN {RUN_AT} > c.now THEN {RUN_AT} END
-  FROM (SELECT {NOW} AS now) AS c{{rows}}
+  FROM (SELECT coalesce(%(now)s::bigint, {NOW}) AS now) AS c{{rows}}
 ON CONFLICT DO NOTHING"""
 SEND_ONE = SEND.format(own="%(id)s, %(args)s, %(unique_key)s", rows="")
 ROWS = ", unnest(%(id)s::text[], %(args)s::bytea[], %(unique_key)s::text[]) AS u (id, args, unique_key)"
@@ -34,10 +35,10 @@ TEXT, BYTEA, BIGINT, TEXTS, BYTEAS = 25, 17, 20, 1009, 1001
 """What PostgreSQL calls these types."""
 OF_BOTH = {
     "name": TEXT, "queue": TEXT, "priority": BIGINT, "max_attempts": BIGINT, "policy": TEXT, "good_until": BIGINT,
-    "run_at": BIGINT, "delay_us": BIGINT,
+    "run_at": BIGINT, "delay_us": BIGINT, "now": BIGINT,
 }  # fmt: skip
-"""Values of a kind, in the order in which the statements name them: after what is one task's own, before what are
-those of many."""
+"""Values of a kind, and the time, in the order in which the statements name them: after what is one task's own, before
+what are those of many."""
 KNOWN_ONE: Statement = (numbered(SEND_ONE)[0], (TEXT, BYTEA, TEXT, *OF_BOTH.values()))
 KNOWN_MANY: Statement = (numbered(SEND_MANY)[0], (*OF_BOTH.values(), TEXTS, BYTEAS, TEXTS))
 _NUMBER = struct.Struct("!q").pack
@@ -51,7 +52,7 @@ def send_alike(
     tasks = {task.id: task for task in singles if task is not None}
     kinds = {task.kind for task in tasks.values()}
     kind = next(iter(kinds), None)
-    if kind is None or len(kinds) > 1 or kind.exclusive_key is not None or not database.has_own_clock:
+    if kind is None or len(kinds) > 1 or kind.exclusive_key is not None:
         return [None] * len(orders)
     send = partial(_send, database, kind, [*tasks.values()])
     created = bells.ring_with({(kind.queue, kind.name)}, send)
@@ -78,14 +79,14 @@ def _send_known(
     if len(tasks) == 1:
         (task,) = tasks
         own: tuple[bytes | None, ...] = (task.id.encode(), task.args, _encoded(task.unique_key))
-        answer = database.at_once(connection, KNOWN_ONE, (*own, *_as_bytes(kind)))
+        answer = database.at_once(connection, KNOWN_ONE, (*own, *_as_bytes(kind, database.moment)))
         if answer is not None:
             return (task.id,) if answer.command_tuples else ()
         return None
     ids = array_of(TEXT, [task.id.encode() for task in tasks])
     keys = array_of(TEXT, [_encoded(task.unique_key) for task in tasks])
     own = (ids, array_of(BYTEA, [task.args for task in tasks]), keys)
-    answer = database.at_once(connection, KNOWN_MANY, (*_as_bytes(kind), *own))
+    answer = database.at_once(connection, KNOWN_MANY, (*_as_bytes(kind, database.moment), *own))
     if answer is None:
         return None
     if answer.ntuples == len(tasks):
@@ -96,7 +97,7 @@ def _send_known(
 def _send_alone(
     database: PostgresDatabase, connection: Connection, kind: TaskKind, tasks: Sequence[NewTask], then: Sequence[Said]
 ) -> Collection[str]:
-    values = kind._asdict() | {"delay_us": kind.delay_us or 0}
+    values = _values(kind, database.moment)
     if len(tasks) == 1:
         values |= {"id": tasks[0].id, "args": tasks[0].args, "unique_key": tasks[0].unique_key}
     else:
@@ -113,13 +114,18 @@ def _encoded(text: str | None) -> bytes | None:
 
 
 @lru_cache(maxsize=256)
-def _as_bytes(kind: TaskKind) -> tuple[bytes | None, ...]:
+def _as_bytes(kind: TaskKind, now: int | None) -> tuple[bytes | None, ...]:
     """Its values as they travel."""
-    values = kind._asdict() | {"delay_us": kind.delay_us or 0}
+    values = _values(kind, now)
     return tuple(
         None if values[name] is None else values[name].encode() if kind_of == TEXT else _NUMBER(values[name])
         for name, kind_of in OF_BOTH.items()
     )
+
+
+def _values(kind: TaskKind, now: int | None) -> dict[str, Any]:
+    """`now` is None where the server tells the time."""
+    return kind._asdict() | {"delay_us": kind.delay_us or 0, "now": now}
 
 
 def _result(task: NewTask | None, tasks: dict[str, NewTask], created: Collection[str]) -> Sequence[Enqueued] | None:
