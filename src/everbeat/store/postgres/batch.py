@@ -69,7 +69,8 @@ class Prepared:
     def __init__(self) -> None:
         self._uses: dict[Statement, int] = {}
         self._names: dict[Statement, bytes] = {}
-        self._known: set[Statement] = set()
+        self.known: dict[Statement, bytes] = {}
+        """Of which the server has said that it knows them, and by what name."""
 
     def name_of(self, statement: Statement) -> bytes | None:
         """Nothing, if it is not worth one."""
@@ -85,12 +86,8 @@ class Prepared:
         self._names[statement] = b"everbeat_%d" % len(self._names)
         return self._names[statement]
 
-    def is_known(self, statement: Statement) -> bool:
-        """The server has said so."""
-        return statement in self._known
-
     def know(self, statement: Statement) -> None:
-        self._known.add(statement)
+        self.known[statement] = self._names[statement]
 
 
 class _Told:
@@ -163,7 +160,7 @@ class Batch:
         if name is None or self._prepared is None:
             self._pgconn.send_query_params(text, raw, statement[1], formats, pq.Format.BINARY)
         else:
-            if not self._prepared.is_known(statement) and statement not in self._expected:
+            if statement not in self._prepared.known and statement not in self._expected:
                 self._pgconn.send_prepare(name, text, param_types=statement[1])
                 self._expected.append(statement)
             self._pgconn.send_query_prepared(name, raw, formats, pq.Format.BINARY)

@@ -214,6 +214,8 @@ class Ringer:
 
     def ring(self, words: Collection[Word], pause: float) -> None:
         """After a commit; never fails: whoever does not hear it will look by itself."""
+        if self._due_at is not None and self._words.issuperset(words):
+            return  # they were gathered by somebody else, and are still to be sent
         with self._changed:
             self._words.update(words)
             is_now = self._due_at is None and self._has_passed(pause)
@@ -224,6 +226,8 @@ class Ringer:
 
     def take(self, words: Collection[Word], pause: float) -> list[Said]:
         """What is to be said now, by the caller. Nothing, if too little time has passed: then it is to be rung."""
+        if self._due_at is not None:
+            return []
         with self._changed:
             if self._due_at is not None or not self._has_passed(pause):
                 return []
@@ -258,10 +262,11 @@ class Ringer:
     def _call(self, due_at: float) -> None:
         if self._due_at is not None and self._due_at <= due_at:
             return
+        if self._thread is None:  # first: what is due is sent, whenever this thread is interrupted
+            thread = threading.Thread(target=self._send_late, name="everbeat-notify", daemon=True)
+            thread.start()
+            self._thread = thread
         self._due_at = due_at
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._send_late, name="everbeat-notify", daemon=True)
-            self._thread.start()
         self._changed.notify()
 
     def _send_late(self) -> None:
@@ -315,7 +320,7 @@ class NotifyBells:
     def ring_workers(self, kinds: set[Kind] | None) -> None:
         self._ringer.ring([TO_ALL] if kinds is None else [(READY, *kind) for kind in kinds], PAUSE)
 
-    def ring_with(self, kinds: set[Kind], commit: Callable[[Sequence[Said]], T]) -> T:
+    def ring_with(self, kinds: Iterable[Kind], commit: Callable[[Sequence[Said]], T]) -> T:
         """As `ring_workers`, for something that is committed now: it is told with the commit, right behind it and in a
         transaction of its own, if that is soon enough after the last time."""
         words = [(READY, *kind) for kind in kinds]

@@ -13,14 +13,15 @@
 """
 
 import os
-import threading
+import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import psycopg
+from psycopg.pq import ConnStatus, PipelineStatus, TransactionStatus
 
 from everbeat.clock import Clock
 from everbeat.crashpoint import crash_point
@@ -38,6 +39,8 @@ from everbeat.store.transaction import Locked, Question
 
 MOST_CONNECTIONS = 8
 CONNECT_SECONDS = 5
+FRESH_SECONDS = 0.001
+OK, OFF, IDLE = ConnStatus.OK, PipelineStatus.OFF, TransactionStatus.IDLE
 LIMITS = {
     "idle_in_transaction_session_timeout": "5s",
     "lock_timeout": "2s",
@@ -137,23 +140,32 @@ class PostgresDatabase:
     def empty_log(self) -> None:
         """What was blanked is overwritten when the server vacuums the table and reuses its log: nothing that we do."""
 
-    @contextmanager
-    def session(self) -> Iterator[Connection]:
+    def session(self) -> AbstractContextManager[Connection]:
         """A connection outside a transaction. What is left open on it is rolled back."""
+        return _Session(self)
+
+    def take(self) -> Connection:
         try:
             self._places.get(timeout=self.patience)
         except Empty:
             said = f"{self.location}: all {MOST_CONNECTIONS} connections of this process are in use."
             raise StoreUnavailable(said) from None
-        connection: Connection | None = None
         try:
-            connection = self._take()
-            yield connection
-        except psycopg.Error as error:
-            raise self._explained(error) from error
+            while self._idle:
+                with suppress(IndexError):  # another thread was faster
+                    connection = self._idle.pop()
+                    if _is_usable(connection):
+                        return connection
+                    connection.close()
+            return self.connect()
+        except BaseException:
+            self._places.put(None)
+            raise
+
+    def give_back(self, connection: Connection) -> None:
+        try:
+            self._clean(connection)
         finally:
-            if connection is not None:
-                self._give_back(connection)
             self._places.put(None)
 
     def connect(self, name: str = "everbeat") -> Connection:
@@ -179,11 +191,9 @@ class PostgresDatabase:
 
     def close(self) -> None:
         self._is_closed = True
-        with self._lock:
-            idle = self._idle[:]
-            self._idle.clear()
-        for connection in idle:
-            connection.close()
+        while self._idle:
+            with suppress(IndexError):  # somebody took it meanwhile
+                self._idle.pop().close()
         _OPEN.discard(self)
 
     def after_fork_in_child(self) -> None:
@@ -199,7 +209,6 @@ class PostgresDatabase:
 
     def _start_afresh(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.Lock()
         self._places: SimpleQueue[None] = SimpleQueue()
         """One word for each that may be in use: a semaphore, at a fifth of the cost."""
         for _ in range(MOST_CONNECTIONS):
@@ -229,29 +238,21 @@ class PostgresDatabase:
             return
         _POOLED[connection] = {name: value for name, value in settings.items() if name not in KEEPALIVE}
 
-    def _take(self) -> Connection:
-        connection: Connection | None
-        while True:
-            with self._lock:
-                connection = self._idle.pop() if self._idle else None
-            if connection is None:
-                return self.connect()
-            if _is_usable(connection):
-                return connection
-            connection.close()
-
-    def _give_back(self, connection: Connection) -> None:
+    def _clean(self, connection: Connection) -> None:
+        pgconn = connection.pgconn
+        if pgconn.status != OK:
+            return
         try:
-            if not connection.closed and connection.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF:
+            if pgconn.pipeline_status != OFF:
                 connection.close()  # somebody was interrupted in the middle
-            if not connection.closed and connection.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            elif pgconn.transaction_status != IDLE:
                 connection.rollback()
         except psycopg.Error:
             connection.close()
-        if connection.closed or self._is_closed:
+        if self._is_closed:
             connection.close()
-            return
-        with self._lock:
+        if pgconn.status == OK:
+            connection.used_at = time.monotonic()
             self._idle.append(connection)
 
     def alone(self, connection: Connection, sql: str, values: Any, *, then: Sequence[Question] = ()) -> Answer:
@@ -312,7 +313,7 @@ class PostgresDatabase:
             may_pass=True,
         )
 
-    def _explained(self, error: psycopg.Error) -> Exception:
+    def explained(self, error: psycopg.Error) -> Exception:
         if isinstance(error, DEFINITE) and not isinstance(error, MISSING):
             return error
         return self.unavailable(error)
@@ -334,10 +335,30 @@ def _settings(settings: Mapping[str, str], *, is_local: bool) -> tuple[str, list
 
 
 def _is_usable(connection: Connection) -> bool:
-    """Nothing comes on a connection that is not used, but that it was ended."""
+    """Nothing comes on a connection that is not used, but that it was ended. That it was just now is left to whoever
+    uses it to find out: to ask takes time, and lets another thread go on."""
     if connection.closed:
         return False
-    return not connection.poll.poll(0)
+    return time.monotonic() < connection.used_at + FRESH_SECONDS or not connection.poll.poll(0)
+
+
+class _Session:
+    """One of the connections of the database, for a while. Not a generator: one of those takes as long as all the rest
+    that a sender does for a connection."""
+
+    __slots__ = ("_connection", "_database")
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+
+    def __enter__(self) -> Connection:
+        self._connection = self._database.take()
+        return self._connection
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._database.give_back(self._connection)
+        if isinstance(error, psycopg.Error) and (said := self._database.explained(error)) is not error:
+            raise said from error
 
 
 _POOLED: "weakref.WeakKeyDictionary[Connection, dict[str, str]]" = weakref.WeakKeyDictionary()

@@ -12,7 +12,7 @@ import psycopg
 from psycopg import pq
 from psycopg.generators import execute
 
-from everbeat.store.postgres.batch import FAILED, Statement, failure
+from everbeat.store.postgres.batch import FAILED, Prepared, Statement, failure
 from everbeat.store.postgres.limited import LimitedConnection
 
 BINARY = pq.Format.BINARY
@@ -20,16 +20,23 @@ BINARY = pq.Format.BINARY
 
 def run(connection: LimitedConnection, statement: Statement, values: Sequence[bytes | None]) -> pq.abc.PGresult | None:
     """What the server says. None: it is not known by name, and was not sent."""
-    prepared, pgconn = connection.prepared, connection.pgconn
-    name = prepared.name_of(statement) if prepared is not None else None
-    if prepared is None or name is None:
+    prepared = connection.prepared
+    if prepared is None:
         return None
-    if not prepared.is_known(statement):
-        pgconn.send_prepare(name, statement[0], param_types=statement[1])
+    name = prepared.known.get(statement) or _make_known(connection, prepared, statement)
+    if name is None:
+        return None
+    connection.pgconn.send_query_prepared(name, values, [BINARY] * len(values), BINARY)
+    return _answer(connection)
+
+
+def _make_known(connection: LimitedConnection, prepared: Prepared, statement: Statement) -> bytes | None:
+    name = prepared.name_of(statement)
+    if name is not None:
+        connection.pgconn.send_prepare(name, statement[0], param_types=statement[1])
         _answer(connection)
         prepared.know(statement)
-    pgconn.send_query_prepared(name, values, [BINARY] * len(values), BINARY)
-    return _answer(connection)
+    return name
 
 
 def _answer(connection: LimitedConnection) -> pq.abc.PGresult:

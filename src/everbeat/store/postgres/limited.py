@@ -26,6 +26,8 @@ class LimitedConnection(psycopg.Connection[Row]):
     takes_copies = True
     prepared: Prepared | None = None
     """What its session knows by name; None where it may be another session for each transaction."""
+    used_at = 0.0
+    """When it was last given back."""
     _takes_longer = 0.0
 
     @cached_property

@@ -5,7 +5,7 @@ go the long way.
 """
 
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -50,13 +50,23 @@ def send_alike(
     """Those that are one task each, if all of these are of one kind. None: nothing of it was stored."""
     singles = [order[0] if len(order) == 1 else None for order in orders]  # once: columns make another at each look
     tasks = {task.id: task for task in singles if task is not None}
-    kinds = {task.kind for task in tasks.values()}
-    kind = next(iter(kinds), None)
-    if kind is None or len(kinds) > 1 or kind.exclusive_key is not None:
+    kind = _kind_of(tasks.values())
+    if kind is None or kind.exclusive_key is not None:
         return [None] * len(orders)
     send = partial(_send, database, kind, [*tasks.values()])
-    created = bells.ring_with({(kind.queue, kind.name)}, send)
+    created = bells.ring_with(((kind.queue, kind.name),), send)
     return [_result(task, tasks, created) for task in singles]
+
+
+def _kind_of(tasks: Iterable[NewTask]) -> TaskKind | None:
+    """None: there are none, or of several kinds."""
+    kind: TaskKind | None = None
+    for task in tasks:
+        if kind is None:
+            kind = task.kind
+        elif task.kind is not kind and task.kind != kind:
+            return None
+    return kind
 
 
 def _send(
