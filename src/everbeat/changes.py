@@ -32,7 +32,8 @@ def first_unencodable(value: Any, path: str) -> str | None:
     except RecursionError:
         return f"{path!r} contains itself, or is nested too deeply"
     except UNENCODABLE as error:
-        inner = (first_unencodable(part, where) for where, part in _parts(value, path))
+        parts = () if type(value).__module__.startswith("everbeat.") else _parts(value, path)  # a handle is no data
+        inner = (first_unencodable(part, where) for where, part in parts)
         return next(filter(None, inner), f"{path!r} of type {type_name(type(value))} can not be encoded: {error}")
     return None
 

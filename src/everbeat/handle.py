@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+import msgspec
+
 from everbeat.aside import in_thread, pause
 from everbeat.config.checks import Seconds, in_seconds, number, to_seconds
 from everbeat.errors import ResultTimeout, StoreUnavailable, TaskCancelled, TaskExpired, TaskFailed, TaskNotFound
@@ -26,24 +28,16 @@ LONGEST_WAIT_SECONDS = 100 * 366 * 86_400
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
 
-class TaskHandle(Generic[R]):
-    __slots__ = ("_app", "_decode", "_is_open", "created", "id")
+class TaskHandle(msgspec.Struct, Generic[R], eq=False, gc=False):
+    """A struct that the garbage collector leaves alone: who sends a hundred thousand tasks gets as many of these."""
 
-    def __init__(
-        self,
-        app: "Everbeat",
-        task_id: str,
-        decode: Callable[[bytes | None], Any] | None,
-        created: bool,
-        is_open: Callable[[], bool] | None = None,
-    ) -> None:
-        self._app = app
-        self._decode = decode
-        self._is_open = is_open
-        """Whether the user's own transaction that it was sent in is still open."""
-        self.id = task_id
-        self.created = created
-        """This call stored the task. False: it was there before, or the handle was made from an id."""
+    _app: "Everbeat"
+    id: str
+    _decode: Callable[[bytes | None], Any] | None
+    created: bool
+    """This call stored the task. False: it was there before, or the handle was made from an id."""
+    _is_open: Callable[[], bool] | None = None
+    """Whether the user's own transaction that it was sent in is still open."""
 
     def __repr__(self) -> str:
         return f"<handle of task {self.id}>"

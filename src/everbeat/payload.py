@@ -389,7 +389,7 @@ class Payload:
         """A Struct with one field for each parameter. One left UNSET is not stored: the function's default applies."""
         fields = [_field(parameter, self._readable_hints[parameter.name]) for parameter in self._parameters]
         # kw_only only lifts the rule that fields with defaults come last, which keyword-only parameters need not obey.
-        return msgspec.defstruct(self._name, fields, forbid_unknown_fields=True, kw_only=not self._is_plain)
+        return msgspec.defstruct(self._name, fields, forbid_unknown_fields=True, kw_only=not self._is_plain, gc=False)
 
     @cached_property
     def _args_decoder(self) -> msgspec.json.Decoder[Any]:

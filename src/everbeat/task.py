@@ -264,7 +264,7 @@ class Task(Sendable[P, R]):
     def _new_tasks(self, calls: Calls, options: SendOptions) -> Sequence[NewTask]:
         args = self._encoded(calls)
         ids: Sequence[str] = self._app.make_ids(len(calls))
-        given = [options if isinstance(call, tuple) else call.options or options for call in calls]
+        given = [] if _are_tuples(calls) else [options if isinstance(c, tuple) else c.options or options for c in calls]
         if all(one is options for one in given):
             kind = self._plain if options is PLAIN else self._kind(options)
             same = None if options.unique_key is None else [options.unique_key] * len(calls)
@@ -338,8 +338,13 @@ class AsyncTask(Task[P, R]):
 
 def _checked(calls: Iterable[Any]) -> Calls:
     given = list(calls)
-    for index, call in enumerate(given):
+    for index, call in enumerate(() if _are_tuples(given) else given):
         if not isinstance(call, (tuple, Call)):
             kind = type(call).__name__
             raise TypeError(f"call {index} must be a tuple of arguments such as (1, 2), or task.args(...), not {kind}")
     return given
+
+
+def _are_tuples(calls: Calls) -> bool:
+    """Known without a look at each of them."""
+    return {*map(type, calls)} <= {tuple}

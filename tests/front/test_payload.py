@@ -32,6 +32,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everbeat import Everbeat
 from everbeat.errors import PayloadError, ResultTooLarge
 from everbeat.payload import Payload, decode_plain
 
@@ -414,6 +415,7 @@ def test_a_call_the_function_would_not_take_is_a_plain_type_error(args: Any, kwa
         (Any, "\ud800", "'x' of type str can not be encoded"),
         (Any, 10**5000, "'x' of type int can not be encoded"),
         (Any, lambda: 1, "'x' of type function can not be encoded"),
+        (Any, [Everbeat().handle("t1")], "'x[0]' of type everbeat.handle.TaskHandle can not be encoded"),
         (datetime, NOON.replace(tzinfo=timezone(timedelta(seconds=30))), "an offset with seconds is not kept"),
         (Options, {"size": 1, "weight": 2}, "keys that its annotation does not have"),
         (Secretive, SECRETIVE, "'x._kept'"),
