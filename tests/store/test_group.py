@@ -1,6 +1,7 @@
 """Group commit: what many threads send at once is one transaction, and everybody gets the own answer."""
 
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -242,5 +243,54 @@ def test_one_who_was_interrupted_while_others_did_his_work_is_not_waited_for(sto
 
     store._sending._commit = interrupt_the_first  # type: ignore[method-assign, assignment]
     store._sending._lead(leader)
+    store._sending._step_back(leader)
 
     assert not second.wake.locked()
+
+
+@pytest.mark.parametrize("has_company", [False, True], ids=["alone", "with another"])
+def test_an_interrupt_after_any_call_of_a_sender_takes_nothing_with_it(store: AStore, has_company: bool) -> None:
+    """As a signal handler that raises: after a call, or as the first thing within one."""
+    sending = store._sending
+    line_up, calls, is_over = sending._line_up, 0, False
+    for lane in range(sending._free_lanes - 1):
+        line_up(_Order([a_task(id=f"lane {lane}")]))
+    while not is_over:
+        calls, came = calls + 1, False
+        another = _Order([a_task(id=f"another {calls}")])
+
+        def line_up_with_another(order: _Order) -> None:
+            nonlocal came
+            line_up(order)
+            if has_company:
+                sending._waiting += [another]  # noqa: B023
+                came = True
+
+        sending._line_up = line_up_with_another  # type: ignore[method-assign]
+        is_over = not interrupted_after(calls, lambda: enqueue(store, id=f"sent {calls}"))  # noqa: B023
+
+        assert (another.is_done or another.leads, not another.wake.locked()) == (came, came)
+        sending._step_back(another)
+        assert (sending._free_lanes, sending._waiting) == (1, [])
+    assert calls > 100
+
+
+def interrupted_after(calls: int, deed: Callable[[], object]) -> bool:
+    """False: it was done before."""
+    left = calls
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal left
+        if event in ("call", "c_return"):
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+
+    sys.setprofile(count)
+    try:
+        deed()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False

@@ -5,7 +5,9 @@ leads, and commits what all have queued up by then. It wakes the first of those 
 to the first of those who came meanwhile. One sender alone pays nothing extra.
 
 A group that fails for a definite reason is repeated one by one: a bad row fails alone (PROTOCOL 7). A leader that is
-interrupted leaves the others' work where it was; ids make the repetition harmless.
+interrupted leaves the others' work where it was; ids make the repetition harmless. An interrupt, which a signal handler
+may raise after any call, also one within `_step_back`, must not take the lead or somebody's order with it: between two
+calls that it may come after, what is under the lock is as it was, or as it is to be.
 
 Those whose work is done wake each other, one by one: one of them can run at a time, and meanwhile the next wakes up.
 
@@ -30,7 +32,7 @@ LARGEST = 1000
 class _Order:
     """What one sender waits for: its work is done, or it is its turn to lead."""
 
-    __slots__ = ("behind", "error", "is_done", "is_gone", "leads", "result", "tasks", "wake")
+    __slots__ = ("behind", "error", "followers", "is_done", "is_gone", "leads", "result", "tasks", "wake")
 
     def __init__(self, tasks: Sequence[NewTask]) -> None:
         self.tasks = tasks
@@ -39,6 +41,8 @@ class _Order:
         self.leads = self.is_done = self.is_gone = False
         self.behind: _Order | None = None
         """Whom it wakes when it goes."""
+        self.followers: Sequence[_Order] = ()
+        """Those it has taken into its group, and not dismissed yet."""
         self.wake = threading.Lock()
         self.wake.acquire()
 
@@ -84,7 +88,11 @@ class GroupCommit:
             if not order.is_done:
                 self._lead(order)
         finally:
-            self._step_back(order)
+            try:
+                self._step_back(order)
+            except BaseException:  # an interrupt
+                self._step_back(order)
+                raise
         if order.error is not None:
             raise order.error
         return order.result or []
@@ -98,24 +106,38 @@ class GroupCommit:
                 self._waiting.append(order)
 
     def _step_back(self, order: _Order) -> None:
-        """Whatever happened to this sender: its order is gone, who is behind it may go, if it led another leads."""
+        """Whatever happened to this sender: whom it led and who is behind it may go, its order is gone, if it led another
+        leads."""
         with self._queue:
-            order.is_gone = True
+            self._dismiss(order)
             if order.behind is not None:
-                order.behind.wake.release()
+                behind, order.behind = order.behind, None
+                behind.wake.release()
             if not order.is_done and order in self._waiting:
                 self._waiting.remove(order)
-            if not order.leads:
-                return
-            if self._waiting:
-                heir = self._waiting.pop(0)
-                heir.leads = True
+            if order.leads and self._waiting:
+                heir = self._waiting[0]
+                del self._waiting[0]
+                order.leads, heir.leads = False, True
                 heir.wake.release()
-            else:
+            elif order.leads:
                 self._free_lanes += 1
+                order.leads = False
+            order.is_gone = True
+
+    def _dismiss(self, leader: _Order) -> None:
+        """Those whose work is done may go, one after the other; the rest comes first in the next group."""
+        here = [one for one in leader.followers if not one.is_gone]
+        left, done = _left(here), [one for one in here if one.is_done]
+        for one, behind in pairwise(done):
+            one.behind = behind
+        self._waiting[:0] = left
+        leader.followers = ()
+        if done:
+            done[0].wake.release()
 
     def _lead(self, order: _Order) -> None:
-        group = [order, *self._take(LARGEST - len(order.tasks))]
+        group = [order, *self._take(order)]
         try:
             self._commit(group)
         except StoreUnavailable as error:
@@ -126,34 +148,21 @@ class GroupCommit:
                 order.end(None, error)
             else:
                 self._commit_one_by_one(_left(group))
-        finally:
-            if len(group) > 1:
-                self._dismiss(group[1:])
 
-    def _dismiss(self, followers: Sequence[_Order]) -> None:
-        """Those whose work is done may go, one after the other; the rest comes first in the next group."""
-        with self._queue:
-            here = [one for one in followers if not one.is_gone]
-            self._waiting[:0] = _left(here)
-            done = [one for one in here if one.is_done]
-            for one, behind in pairwise(done):
-                one.behind = behind
-            if done:
-                done[0].wake.release()
-
-    def _take(self, most: int) -> list[_Order]:
+    def _take(self, leader: _Order) -> Sequence[_Order]:
+        """Whom it leads."""
         if not self._waiting:
-            return []
+            return ()
         with self._queue:
-            size, count = 0, 0
+            size, count = len(leader.tasks), 0
             for order in self._waiting:
                 size += len(order.tasks)
-                if size > most:
+                if size > LARGEST:
                     break
                 count += 1
-            group = self._waiting[:count]
+            leader.followers = self._waiting[:count]
             del self._waiting[:count]
-            return group
+            return leader.followers
 
     def _commit(self, group: Sequence[_Order]) -> None:
         for store in self._ways:
