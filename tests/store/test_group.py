@@ -1,14 +1,13 @@
 """Group commit: what many threads send at once is one transaction, and everybody gets the own answer."""
 
 import sqlite3
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
-from tests.words import a_task, enqueue
+from tests.words import a_task, enqueue, interrupted_after
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Enqueued
@@ -273,24 +272,3 @@ def test_an_interrupt_after_any_call_of_a_sender_takes_nothing_with_it(store: AS
         sending._step_back(another)
         assert (sending._free_lanes, sending._waiting) == (1, [])
     assert calls > 100
-
-
-def interrupted_after(calls: int, deed: Callable[[], object]) -> bool:
-    """False: it was done before."""
-    left = calls
-
-    def count(frame: object, event: str, argument: object) -> None:
-        nonlocal left
-        if event in ("call", "c_return"):
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-
-    sys.setprofile(count)
-    try:
-        deed()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.setprofile(None)
-    return False

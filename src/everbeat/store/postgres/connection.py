@@ -62,6 +62,20 @@ CLUSTER = "SELECT system_identifier FROM pg_control_system()"
 STEADY = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
+class _Place:
+    """The right to use a connection. Dropped by somebody who was interrupted, it comes back by itself."""
+
+    __slots__ = ("_home",)
+
+    def __init__(self, home: "SimpleQueue[_Place]") -> None:
+        self._home = weakref.ref(home)
+
+    def __del__(self) -> None:
+        home = self._home()
+        if home is not None:
+            home.put(_Place(home))
+
+
 class PostgresDatabase:
     """`clock` is for tests; left out, it is the database's own."""
 
@@ -146,7 +160,7 @@ class PostgresDatabase:
     def session(self) -> Iterator[Connection]:
         """A connection outside a transaction. What is left open on it is rolled back."""
         try:
-            self._places.get(timeout=self.patience)
+            place = self._places.get(timeout=self.patience)
         except Empty:
             said = f"{self.location}: all {MOST_CONNECTIONS} connections of this process are in use."
             raise StoreUnavailable(said) from None
@@ -159,7 +173,7 @@ class PostgresDatabase:
         finally:
             if connection is not None:
                 self._give_back(connection)
-            self._places.put(None)
+            self._places.put(place)
 
     def connect(self, name: str = "everbeat") -> Connection:
         """A session of its own, which the caller closes."""
@@ -205,10 +219,10 @@ class PostgresDatabase:
     def _start_afresh(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._places: SimpleQueue[None] = SimpleQueue()
-        """One word for each that may be in use: a semaphore, at a fifth of the cost."""
+        self._places: SimpleQueue[_Place] = SimpleQueue()
+        """One for each connection that may be in use: a semaphore, at a fifth of the cost."""
         for _ in range(MOST_CONNECTIONS):
-            self._places.put(None)
+            self._places.put(_Place(self._places))
         self._memory = Memory()
         self._idle: list[Connection] = []
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()

@@ -94,7 +94,10 @@ class GroupCommit:
                 self._step_back(order)
                 raise
         if order.error is not None:
-            raise order.error
+            try:
+                raise order.error
+            finally:
+                order.error = None  # whose traceback knows the order, and whatever was held where it was raised
         return order.result or []
 
     def _line_up(self, order: _Order) -> None:
@@ -106,8 +109,8 @@ class GroupCommit:
                 self._waiting.append(order)
 
     def _step_back(self, order: _Order) -> None:
-        """Whatever happened to this sender: whom it led and who is behind it may go, its order is gone, if it led another
-        leads."""
+        """Whatever happened to this sender: whom it led and who is behind it may go, its order is gone, and if it led,
+        another leads."""
         with self._queue:
             self._dismiss(order)
             if order.behind is not None:
