@@ -59,15 +59,16 @@ def all_at_once(store: AStore, *deeds: Callable[[], object]) -> list[object]:
             results[number] = error
 
     threads = [threading.Thread(target=do, args=(number,)) for number in range(len(deeds))]
-    leaders = [_Order([]) for _ in range(store._sending._free_lanes)]
-    for leader in leaders:
-        store._sending._line_up(leader)
+    groups = [store._sending, *([store._keyed] if isinstance(store, PostgresStore) else [])]
+    leaders = [(group, _Order([])) for group in groups for _ in range(group._free_lanes)]
+    for group, leader in leaders:
+        group._line_up(leader)
     for thread in threads:
         thread.start()
-    while len(store._sending._waiting) < len(deeds):
+    while sum(len(group._waiting) for group in groups) < len(deeds):
         threading.Event().wait(0.001)
-    for leader in leaders:
-        store._sending._step_back(leader)
+    for group, leader in leaders:
+        group._step_back(leader)
     for thread in threads:
         thread.join(30)
     return results

@@ -27,6 +27,7 @@ from everbeat.store.messages import TaskFilter
 from everbeat.store.postgres import bells
 from everbeat.store.postgres.connection import MOST_CONNECTIONS
 from everbeat.store.postgres.store import PostgresStore
+from everbeat.store.transaction import Locked
 
 CLAIMERS = 8
 WAITS_FOR_A_LOCK = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -54,6 +55,24 @@ def open_store(url: str) -> Iterator[Callable[[], PostgresStore]]:
 @pytest.fixture
 def store(open_store: Callable[[], PostgresStore]) -> PostgresStore:
     return open_store()
+
+
+def test_who_sends_the_key_of_an_open_transaction_holds_up_nobody_else(store: PostgresStore, url: str) -> None:
+    enqueue(store)
+    with psycopg.connect(url) as users, ThreadPoolExecutor(8) as senders:
+        store.enqueue_on(users, [a_task(id="first", unique_key="daily")])
+        waiting = [senders.submit(store.enqueue, [a_task(id=f"w{n}", unique_key="daily")]) for n in range(4)]
+        began = time.monotonic()
+        for number in range(20):
+            enqueue(store, id=f"plain-{number}")
+        took = time.monotonic() - began
+        another = senders.submit(store.enqueue, [a_task(id="another", unique_key="weekly")])
+
+        assert another.result(30) == [Enqueued(id="another", created=True)]
+        assert {type(one.exception(30)) for one in waiting} == {Locked}
+        assert took < 1.5  # nobody gets a lock that is held before two seconds are over
+        users.rollback()
+    assert [store.get("first"), store.get("w0")] == [None, None]
 
 
 # -- connections ------------------------------------------------------------------------------------------------------

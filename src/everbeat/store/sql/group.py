@@ -19,11 +19,12 @@ to sleep again until it gets the interpreter, and sixteen threads store a quarte
 import copy
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Enqueued, NewTask
-from everbeat.store.transaction import Database, RowRefused, Transaction
+from everbeat.store.transaction import Database, Locked, RowRefused, Transaction
 from everbeat.store.verbs import sending
 
 LARGEST = 1000
@@ -59,7 +60,9 @@ Store = Callable[[Sequence[Sequence[NewTask]]], "list[Sequence[Enqueued] | None]
 class GroupCommit:
     """`ring` is told what was committed in a transaction; what is about to be, if it `rings_early`: where all who write
     wait for each other, whoever is woken finds it, and wakes up while the disk is busy. `quickly` is tried first, if
-    there is such a way. So many `lanes` may be committing at once, where the database gains by it."""
+    there is such a way. So many `lanes` may be committing at once, where the database gains by it. `is_keyed`: each may
+    have to wait for somebody else's transaction that has its key; a group that was held up is repeated one by one, in a
+    hurry, and whose key was free is stored."""
 
     def __init__(
         self,
@@ -69,12 +72,14 @@ class GroupCommit:
         quickly: Store | None = None,
         lanes: int = 1,
         rings_early: bool = False,
+        is_keyed: bool = False,
     ) -> None:
         self._database = database
         self._ring = ring
         self._ways: Sequence[Store] = (self._surely,) if quickly is None else (quickly, self._surely)
         self._free_lanes = lanes
         self._rings_early = rings_early
+        self._is_keyed = is_keyed
         self._waiting: list[_Order] = []
         """Those that neither lead nor are being committed."""
         self._queue = threading.Lock()
@@ -144,13 +149,15 @@ class GroupCommit:
         try:
             self._commit(group)
         except StoreUnavailable as error:
+            if isinstance(error, Locked) and self._is_keyed and len(group) > 1:
+                self._commit_one_by_one(_left(group), [partial(self._surely, hurries=True)])
             for one in _left(group):
                 one.end(None, copy.copy(error))
         except Exception as error:  # noqa: BLE001 - a definite reason, whatever it is: it belongs to whoever brought it
             if len(group) == 1:
                 order.end(None, error)
             else:
-                self._commit_one_by_one(_left(group))
+                self._commit_one_by_one(_left(group), self._ways)
 
     def _take(self, leader: _Order) -> Sequence[_Order]:
         """Whom it leads."""
@@ -167,8 +174,8 @@ class GroupCommit:
             del self._waiting[:count]
             return leader.followers
 
-    def _commit(self, group: Sequence[_Order]) -> None:
-        for store in self._ways:
+    def _commit(self, group: Sequence[_Order], ways: Sequence[Store] | None = None) -> None:
+        for store in ways or self._ways:
             try:
                 results = store([order.tasks for order in group])
             except self._database.refused as error:
@@ -179,12 +186,12 @@ class GroupCommit:
             if not group:
                 return
 
-    def _surely(self, orders: Sequence[Sequence[NewTask]]) -> list[Sequence[Enqueued] | None]:
+    def _surely(self, orders: Sequence[Sequence[NewTask]], *, hurries: bool = False) -> list[Sequence[Enqueued] | None]:
         tasks = sending.all_of(orders)
         try:
-            results = self._in_transaction(sending.add_all, orders, tasks)
+            results = self._in_transaction(sending.add_all, orders, tasks, hurries=hurries)
         except sending.NotAll:
-            results = self._in_transaction(sending.enqueue_all, orders, tasks)
+            results = self._in_transaction(sending.enqueue_all, orders, tasks, hurries=hurries)
         if not self._rings_early:
             self._ring(tasks)
         return [*results]
@@ -194,17 +201,19 @@ class GroupCommit:
         store: Callable[[Transaction, Sequence[Sequence[NewTask]]], list[Sequence[Enqueued]]],
         orders: Sequence[Sequence[NewTask]],
         tasks: Sequence[NewTask],
+        *,
+        hurries: bool,
     ) -> list[Sequence[Enqueued]]:
-        with self._database.write("enqueue") as tx:
+        with self._database.write("enqueue", hurries=hurries) as tx:
             results = store(tx, orders)
             if self._rings_early:
                 self._ring(tasks)
         return results
 
-    def _commit_one_by_one(self, group: Sequence[_Order]) -> None:
+    def _commit_one_by_one(self, group: Sequence[_Order], ways: Sequence[Store]) -> None:
         for order in group:
             try:
-                self._commit([order])
+                self._commit([order], ways)
             except Exception as error:  # noqa: BLE001 - as above
                 order.end(None, error)
 
