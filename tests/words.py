@@ -1,7 +1,8 @@
 """The words in which the tests of the store speak. No test doubles: a real store, driven by hand."""
 
 import itertools
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -207,3 +208,25 @@ def facts_of(store: Store, task_id: str, *names: str) -> tuple[Any, ...]:
 
 def ids(claims: Sequence[Claim]) -> list[str]:
     return [taken.id for taken in claims]
+
+
+def interrupted_after(calls: int, deed: Callable[[], object]) -> bool:
+    """Interrupt it after so many calls, or as the first thing within one, as a signal handler that raises does.
+    False: the deed was done before."""
+    left = calls
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal left
+        if event in ("call", "c_return"):
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+
+    sys.setprofile(count)
+    try:
+        deed()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False

@@ -5,14 +5,13 @@ import subprocess
 import sys
 import time
 from contextlib import closing
-from datetime import timedelta
 from pathlib import Path
 from select import select
 
 import pytest
 from tests.cli.by_hand import Command, HandWorker, failed_task, send, until
 from tests.cli.test_metrics import samples
-from tests.cli.test_operating import a_report
+from tests.cli.test_operating import a_report, save_old_report
 from tests.flow_words import begin, graph
 
 from everbeat.model.event import Event
@@ -103,7 +102,7 @@ def test_what_is_removed_by_its_age_is_what_the_store_calls_so_old(
 def test_reports_of_the_last_minutes_are_those_of_the_minutes_of_the_store(
     everbeat: Command, store: Store, url: str
 ) -> None:
-    store.save_report(a_report(store.now() - timedelta(minutes=50), "old"), actor="test")
+    save_old_report(store, 50, "old")
     store.save_report(a_report(store.now(), "new"), actor="test")
 
     recent = everbeat("queue", "recovery-report", "--since", "10m", "--json", "--db", url).json

@@ -2,10 +2,12 @@
 
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from tests.cli.by_hand import Command, HandWorker, send
 
 from everbeat.model.recovery import DeadWorker, RecoveredTask, RecoveryReport
@@ -25,6 +27,14 @@ def a_report(started_at: datetime, *task_ids: str) -> RecoveryReport:
         ],
         dead_workers=[DeadWorker(worker_id="hand", last_heartbeat=started_at, orphaned_tasks=list(task_ids))],
     )  # fmt: skip
+
+
+def save_old_report(store: Store, minutes: float, *task_ids: str) -> None:
+    """As if it had been saved so long ago."""
+    with pytest.MonkeyPatch.context() as patch:
+        right = time.time_ns
+        patch.setattr(time, "time_ns", lambda: right() - round(minutes * 60e9))
+        store.save_report(a_report(store.now(), *task_ids), actor="test")
 
 
 # -- queues -----------------------------------------------------------------------------------------------------------
@@ -141,9 +151,8 @@ def test_the_status_of_recovery_shows_who_is_lost_and_what_waits(
 
 
 def test_the_last_report_is_printed_in_the_layout_of_recovery(everbeat: Command, store: Store, url: str) -> None:
-    now = datetime.now(UTC)
-    store.save_report(a_report(now - timedelta(hours=3), "old"), actor="test")
-    store.save_report(a_report(now, "new"), actor="test")
+    save_old_report(store, 180, "old")
+    store.save_report(a_report(datetime.now(UTC), "new"), actor="test")
 
     shown = everbeat("queue", "recovery-report", "--db", url).out
     said = everbeat("queue", "recovery-report", "--json", "--db", url).json

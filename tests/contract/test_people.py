@@ -240,6 +240,34 @@ def test_a_coroutine_waits_while_others_go_on(open_store: OpenStore) -> None:
     assert end.result == b"7"
 
 
+def test_a_wait_that_is_cancelled_while_its_bell_is_being_hung_leaves_none_behind(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue(store, id="a")
+    hanging, is_cancelled, closed = threading.Event(), threading.Event(), threading.Event()
+    for_waiter = store.bells.for_waiter  # type: ignore[attr-defined]
+
+    def slowly(task_id: str) -> object:
+        hanging.set()
+        assert is_cancelled.wait(30)
+        bell = for_waiter(task_id)
+        close = bell.close
+        monkeypatch.setattr(bell, "close", lambda: (closed.set(), close()))
+        return bell
+
+    async def wait_and_give_up() -> None:
+        waiting = asyncio.create_task(store.await_("a", 30))
+        await asyncio.to_thread(hanging.wait, 30)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        is_cancelled.set()
+
+    monkeypatch.setattr(store.bells, "for_waiter", slowly)  # type: ignore[attr-defined]
+    asyncio.run(wait_and_give_up())  # ends when its threads have
+
+    assert closed.is_set()
+
+
 def test_a_cancelled_task_ends_the_waiting_too(open_store: OpenStore) -> None:
     here, there = open_store(), open_store()
     enqueue(here, id="a")

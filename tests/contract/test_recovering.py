@@ -1,6 +1,7 @@
 """Orphans: who has no owner any more, and what is written about it."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -33,6 +34,7 @@ from everbeat.model.recovery import (
     RecoveryReport,
     Settled,
     Superseded,
+    Undecided,
     Unsettled,
     Verdict,
 )
@@ -301,12 +303,24 @@ REPORT = RecoveryReport(
 
 
 def test_reports_come_back_as_they_were_saved_newest_first(store: Store) -> None:
-    empty = RecoveryReport(started_at=NOW, completed_at=NOW)
-    store.save_report(empty, actor="startup")
-    store.save_report(REPORT, actor="system/reaper")
+    empty = store.save_report(RecoveryReport(started_at=NOW, completed_at=NOW), actor="startup")
+    full = store.save_report(REPORT, actor="system/reaper")
 
-    assert store.reports(limit=10) == [REPORT, empty]
-    assert store.reports(limit=1) == [REPORT]
+    assert store.reports(limit=10) == [full, empty]
+    assert store.reports(limit=1) == [full]
+    assert full.recovered_tasks == REPORT.recovered_tasks
+    assert full.dead_workers == REPORT.dead_workers
+
+
+def test_a_report_ends_when_it_is_saved_by_the_clock_of_the_store(store: Store) -> None:
+    later = NOW + timedelta(seconds=30)
+    left = Undecided(worker_id="silent", tasks=1, until=later, reason="another host")
+
+    saved = store.save_report(replace(REPORT, undecided=[left]), actor="startup")
+
+    assert abs(saved.completed_at - store.now()) < timedelta(seconds=10)
+    assert saved.completed_at - saved.started_at == REPORT.duration
+    assert saved.undecided[0].until - saved.completed_at == later - REPORT.completed_at
 
 
 @pytest.mark.proves("NFR-010")

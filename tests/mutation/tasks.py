@@ -678,8 +678,8 @@ def reports_tell_of_no_task() -> None:
     """The stored report of a recovery lists none of the tasks that were recovered."""
     save = recovering.save_report
 
-    def forget(tx: Transaction, report: RecoveryReport, *, actor: str) -> None:
-        save(tx, replace(report, recovered_tasks=[]), actor=actor)
+    def forget(tx: Transaction, report: RecoveryReport, *, actor: str) -> RecoveryReport:
+        return save(tx, replace(report, recovered_tasks=[]), actor=actor)
 
     put(recovering, "save_report", forget)
 

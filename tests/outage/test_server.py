@@ -21,6 +21,7 @@ from everbeat.run.heartbeat import HUNG_US
 from everbeat.run.spool import read
 from everbeat.testing import shift_clock
 
+SOME_SECONDS = timedelta(seconds=10)
 LONGER_THAN_EVERY_THRESHOLD, TWENTY_SECONDS = 6.0, 20.0
 KINDS = ("quick", "quick_again", "a_quick", "work")
 GATED = ("gated", "gated_again", "a_gated", "a_gated_again")
@@ -353,6 +354,32 @@ def test_a_worker_whose_clock_is_two_minutes_off_works_like_any_other(
         assert timedelta(seconds=-1) < waited < timedelta(seconds=60)  # a flush has the time of its first statement
         assert timedelta(0) <= ran < timedelta(seconds=60)
     assert_that_nobody_noticed(yard, ids + held, known)
+
+
+@pytest.mark.parametrize("minutes", [-2, 2])
+def test_what_a_worker_whose_clock_is_two_minutes_off_reports_fits_the_stamps_of_the_database(
+    make_yard: MakeYard, cluster: Cluster, tmp_path: Path, minutes: int
+) -> None:
+    yard, clock = make_yard(**FAST), tmp_path / "clock"
+    shift_clock(clock, minutes * 60)
+    begins = yard.store.now()
+    victim = yard.worker("--queues", "victim")
+    task_id = yard.send("gated", "go", queue="victim")
+    yard.until_started(task_id)
+    off = yard.worker("--queues", "off", clock_file=clock, ready=False)
+    yard.until_ready(off)
+    victim.kill()
+    yard.until(lambda: any(report.recovered_tasks for report in yard.store.reports(limit=10)), "it was reported")
+    ends = yard.store.now()
+
+    reports = yard.store.reports(limit=10)
+    row = next(worker for worker in yard.store.workers() if worker.id == victim.id)
+    found = next(report for report in reports if report.recovered_tasks)
+    assert row.ended_at is not None
+    assert abs(row.ended_at - found.started_at) < SOME_SECONDS  # it began so long before as its machine says
+    assert row.ended_at <= found.completed_at
+    for report in reports:
+        assert begins - SOME_SECONDS < report.started_at <= report.completed_at <= ends
 
 
 class Crowd:

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from tests.hosts import Hosts
 from tests.postgres import Cluster, EmptyDatabase
@@ -15,6 +16,8 @@ from everbeat.model.worker import WorkerStatus
 from everbeat.store.postgres.lease import name_of
 
 MakeHosts = Callable[..., Hosts]
+WAITS = "SELECT pid, query_start FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
+ASKED_SINCE = "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND query_start > %s"
 
 
 @pytest.fixture
@@ -68,6 +71,26 @@ def test_a_worker_that_gets_its_session_back_in_time_keeps_its_tasks(hosts: Host
     hosts.open()
     assert hosts.result(again) == hosts.starts(again)[0].fence
     assert len(hosts.starts(again)) == 1
+
+
+def test_a_worker_keeps_its_session_while_somebody_has_locked_the_table_of_workers(hosts: Hosts) -> None:
+    """As VACUUM FULL does. It waits for the lock as long as any session of ours, and tries again."""
+    worker = hosts.worker("worker")
+    (again,) = hosts.send_to(worker, ("again", {}))
+    judge = hosts.worker("judge")
+    hosts.until_seen(worker, by=judge)
+    with psycopg.connect(hosts.url) as locker:
+        locker.execute("LOCK TABLE everbeat_workers")
+        ((before, since),) = hosts.until(lambda: hosts.query(WAITS, name_of(worker.id)), "its look waits")
+        hosts.until(lambda: hosts.query(ASKED_SINCE, name_of(worker.id), since), "it was refused, and asks again")
+
+    hosts.until_seen(worker, by=judge)
+    hosts.open()
+    assert hosts.result(again) == hosts.starts(again)[0].fence
+    assert hosts.query("SELECT pid FROM pg_stat_activity WHERE application_name = %s", name_of(worker.id)) == [
+        (before,)
+    ]
+    assert "session.lost" not in worker.said()
 
 
 def test_a_worker_that_returns_late_stops_what_was_taken_from_it_and_goes_on(hosts: Hosts) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.damage import damage_index, wreck_table
 from tests.run.stage import SimulatedWorker, Stage
-from tests.words import a_policy, a_worker, enqueue, register
+from tests.words import VirtualClock, a_policy, a_worker, enqueue, register
 
 from everbeat.config import RecoveryConfig
 from everbeat.errors import RecoveryFailed
@@ -57,6 +57,16 @@ def test_the_report_tells_of_the_file_its_log_the_dead_and_their_tasks(stage: St
     assert [(one.task_id, one.action, one.success) for one in report.recovered_tasks] == [(task, "retry", True)]
     assert [(dead.worker_id, dead.orphaned_tasks) for dead in report.dead_workers] == [("dead", [task])]
     assert stage.store.reports(limit=1) == [report]
+
+
+@pytest.mark.parametrize("minutes", [-2, 2])
+def test_what_it_would_do_has_the_times_of_the_store(stage: Stage, minutes: int) -> None:
+    off = VirtualClock()
+    off.wall = stage.clock.wall_us() + minutes * 60_000_000
+
+    report = a_startup(stage, clock=off).look()
+
+    assert (report.dry_run, report.completed_at) == (True, stage.store.now())
 
 
 @pytest.mark.proves("FR-002")

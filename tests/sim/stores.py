@@ -197,7 +197,7 @@ class SharedStore(PostgresStore):
         self.bells = Silence()  # type: ignore[assignment]
         self._directory = directory
         self._changes = version
-        self._sending = GroupCommit(self.database, self._ring_for)
+        self._sending = self._keyed = GroupCommit(self.database, self._ring_for)
 
     @property
     def state_directory(self) -> Path:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.words import a_task, enqueue
+from tests.words import a_task, enqueue, interrupted_after
 
 from everbeat.errors import StoreUnavailable
 from everbeat.store.sqlite import connection as module
@@ -128,6 +128,28 @@ def test_an_interrupt_right_after_the_transaction_began_leaves_nothing(
     database.clock = clock
 
     assert_nothing_is_left(database, other)
+
+
+@pytest.mark.parametrize(
+    "deed", [enqueue, lambda store: store.take_role("reaper", "me", lease_us=1)], ids=["send", "write"]
+)
+def test_an_interrupt_after_any_call_of_a_writer_leaves_no_transaction_open(
+    store: SQLiteStore, other: SQLiteStore, deed: Callable[[SQLiteStore], object]
+) -> None:
+    calls = 1
+    while interrupted_after(calls, lambda: deed(store)):
+        calls += 1
+        assert enqueue(other, id=f"task-{calls}") == f"task-{calls}"
+        assert enqueue(store, id=f"task-{calls}") == f"task-{calls}"
+    assert calls > 30
+
+
+def test_an_interrupt_after_any_call_of_a_reader_does_not_stop_its_time(store: SQLiteStore, other: SQLiteStore) -> None:
+    calls, first = 1, enqueue(other)
+    while interrupted_after(calls, lambda: store.get(first)):
+        calls += 1
+        assert store.get(enqueue(other, id=f"task-{calls}")) is not None
+    assert calls > 30
 
 
 def test_a_signal_handler_that_writes_in_the_middle_of_a_write_is_refused(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.words import a_task, enqueue
+from tests.words import a_task, enqueue, interrupted_after
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Enqueued
@@ -59,15 +59,16 @@ def all_at_once(store: AStore, *deeds: Callable[[], object]) -> list[object]:
             results[number] = error
 
     threads = [threading.Thread(target=do, args=(number,)) for number in range(len(deeds))]
-    leaders = [_Order([]) for _ in range(store._sending._free_lanes)]
-    for leader in leaders:
-        store._sending._line_up(leader)
+    groups = [store._sending, *([store._keyed] if isinstance(store, PostgresStore) else [])]
+    leaders = [(group, _Order([])) for group in groups for _ in range(group._free_lanes)]
+    for group, leader in leaders:
+        group._line_up(leader)
     for thread in threads:
         thread.start()
-    while len(store._sending._waiting) < len(deeds):
+    while sum(len(group._waiting) for group in groups) < len(deeds):
         threading.Event().wait(0.001)
-    for leader in leaders:
-        store._sending._step_back(leader)
+    for group, leader in leaders:
+        group._step_back(leader)
     for thread in threads:
         thread.join(30)
     return results
@@ -242,5 +243,33 @@ def test_one_who_was_interrupted_while_others_did_his_work_is_not_waited_for(sto
 
     store._sending._commit = interrupt_the_first  # type: ignore[method-assign, assignment]
     store._sending._lead(leader)
+    store._sending._step_back(leader)
 
     assert not second.wake.locked()
+
+
+@pytest.mark.parametrize("has_company", [False, True], ids=["alone", "with another"])
+def test_an_interrupt_after_any_call_of_a_sender_takes_nothing_with_it(store: AStore, has_company: bool) -> None:
+    """As a signal handler that raises: after a call, or as the first thing within one."""
+    sending = store._sending
+    line_up, calls, is_over = sending._line_up, 0, False
+    for lane in range(sending._free_lanes - 1):
+        line_up(_Order([a_task(id=f"lane {lane}")]))
+    while not is_over:
+        calls, came = calls + 1, False
+        another = _Order([a_task(id=f"another {calls}")])
+
+        def line_up_with_another(order: _Order) -> None:
+            nonlocal came
+            line_up(order)
+            if has_company:
+                sending._waiting += [another]  # noqa: B023
+                came = True
+
+        sending._line_up = line_up_with_another  # type: ignore[method-assign]
+        is_over = not interrupted_after(calls, lambda: enqueue(store, id=f"sent {calls}"))  # noqa: B023
+
+        assert (another.is_done or another.leads, not another.wake.locked()) == (came, came)
+        sending._step_back(another)
+        assert (sending._free_lanes, sending._waiting) == (1, [])
+    assert calls > 100

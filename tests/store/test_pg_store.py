@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from tests.postgres import EmptyDatabase
-from tests.words import a_task, a_worker, claim, claim_one, completed, enqueue, register, settle
+from tests.words import a_task, a_worker, claim, claim_one, completed, enqueue, interrupted_after, register, settle
 
 from everbeat import Everbeat, PostgresConfig
 from everbeat.cli import events
@@ -25,7 +25,9 @@ from everbeat.model.task import Claim, Enqueued
 from everbeat.model.worker import QueueSetting
 from everbeat.store.messages import TaskFilter
 from everbeat.store.postgres import bells
+from everbeat.store.postgres.connection import MOST_CONNECTIONS
 from everbeat.store.postgres.store import PostgresStore
+from everbeat.store.transaction import Locked
 
 CLAIMERS = 8
 WAITS_FOR_A_LOCK = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -53,6 +55,60 @@ def open_store(url: str) -> Iterator[Callable[[], PostgresStore]]:
 @pytest.fixture
 def store(open_store: Callable[[], PostgresStore]) -> PostgresStore:
     return open_store()
+
+
+def test_who_sends_the_key_of_an_open_transaction_holds_up_nobody_else(store: PostgresStore, url: str) -> None:
+    enqueue(store)
+    with psycopg.connect(url) as users, ThreadPoolExecutor(8) as senders:
+        store.enqueue_on(users, [a_task(id="first", unique_key="daily")])
+        waiting = [senders.submit(store.enqueue, [a_task(id=f"w{n}", unique_key="daily")]) for n in range(4)]
+        began = time.monotonic()
+        for number in range(20):
+            enqueue(store, id=f"plain-{number}")
+        took = time.monotonic() - began
+        another = senders.submit(store.enqueue, [a_task(id="another", unique_key="weekly")])
+
+        assert another.result(30) == [Enqueued(id="another", created=True)]
+        assert {type(one.exception(30)) for one in waiting} == {Locked}
+        assert took < 1.5  # nobody gets a lock that is held before two seconds are over
+        users.rollback()
+    assert [store.get("first"), store.get("w0")] == [None, None]
+
+
+# -- connections ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [enqueue, PostgresStore.now, lambda store: store.take_role("r", "w", lease_us=1)],
+    ids=["send", "look", "write"],
+)
+def test_an_interrupt_after_any_call_takes_no_connection_with_it(
+    store: PostgresStore, deed: Callable[[PostgresStore], object]
+) -> None:
+    calls = 1
+    while interrupted_after(calls, lambda: deed(store)):
+        calls += 1
+        assert store.database._places.qsize() == MOST_CONNECTIONS
+
+    assert calls > 30
+    with store.database.session() as connection:
+        ours = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle'"
+        assert connection.execute(ours).fetchone() in [(0,), (1,)]
+
+
+def test_an_interrupt_after_any_call_keeps_nobody_from_telling_workers(store: PostgresStore) -> None:
+    ringer, calls = bells.Ringer(store.database, "a channel"), 1
+    with ThreadPoolExecutor(1) as another:
+        while interrupted_after(calls, lambda: ringer.ring([bells.TO_ALL], 0.01)):
+            calls += 1
+            another.submit(ringer.ring, [bells.TO_ALL], 0.01).result(10)
+            give_up = time.monotonic() + 10
+            while ringer._words and time.monotonic() < give_up:
+                select.select([], [], [], 0.001)
+            assert not ringer._words
+
+    assert calls > 10
 
 
 # -- sending ----------------------------------------------------------------------------------------------------------

@@ -120,3 +120,22 @@ def test_an_encoding_that_lacks_characters_is_named(url: str, administrator: "ps
 
     assert "encoding of the database is LATIN1" in warning
     assert "ENCODING 'UTF8'" in warning
+
+
+def test_row_level_security_that_may_hide_tasks_from_this_user_is_named(
+    store: PostgresStore, url: str, administrator: "psycopg.Connection"
+) -> None:
+    role, place = f"checks_{os.getpid()}", urlsplit(url)
+    administrator.execute(f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA public TO {role}".encode())
+    administrator.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}".encode())
+    administrator.execute("ALTER TABLE everbeat_tasks ENABLE ROW LEVEL SECURITY")
+    own = place._replace(netloc=f"{role}@{place.netloc.rpartition('@')[2]}").geturl()
+    try:
+        with closing(PostgresStore(own, patience=2.0)) as theirs:
+            (warning,) = theirs.check_integrity(budget=10).warnings
+    finally:
+        administrator.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}".encode())
+
+    assert "row-level security is in force for this user on everbeat_tasks: " in warning
+    assert f"ALTER ROLE {role} BYPASSRLS" in warning
+    assert store.check_integrity(budget=10).warnings == []  # its owner sees everything

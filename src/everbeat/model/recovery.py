@@ -5,7 +5,7 @@ person's command all end in one, and the store has one guarded write that applie
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -226,6 +226,12 @@ class RecoveryReport:
     @property
     def duration(self) -> timedelta:
         return self.completed_at - self.started_at
+
+    def ending_at(self, moment: datetime) -> "RecoveryReport":
+        """The same by the clock that shows `moment` now, at its end: what it took stays as it was measured."""
+        off = moment - self.completed_at
+        undecided = [replace(one, until=one.until + off) for one in self.undecided]
+        return replace(self, started_at=self.started_at + off, completed_at=moment, undecided=undecided)
 
     @property
     def orphaned_tasks_found(self) -> int:

@@ -214,7 +214,8 @@ class TaskError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended, as its process told it. Times are wall clock microseconds."""
+    """How a run ended, as its process told it. Its times are microseconds of its machine's wall clock, of which only
+    the difference is used: what is stored of a run is stamped by the store."""
 
     result: bytes | None = None
     error: TaskError | None = None

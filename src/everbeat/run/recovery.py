@@ -69,6 +69,7 @@ class Recovery:
         """Something has no owner that counts, and waits for the end of its lease."""
 
     def now(self) -> datetime:
+        """By the clock of this machine. A report has the times of the store once it is saved."""
         return moment(self._clock.wall_us())
 
     def run(self, *, actor: str, but: str | None = None) -> RecoveryReport | None:
@@ -87,9 +88,7 @@ class Recovery:
         self.recover_orphans(findings, try_again=try_again)
         if not findings:
             return None
-        report = findings.report(started_at, self.now())
-        self._store.save_report(report, actor=actor)
-        return report
+        return self._store.save_report(findings.report(started_at, self.now()), actor=actor)
 
     def await_outcomes(self, replayed: Sequence[Replayed]) -> None:
         """Leave alone what is known to have ended, and could not be told yet."""

@@ -16,6 +16,7 @@ from everbeat.report.log import Reporter
 from everbeat.run.dispatcher import Dispatcher
 from everbeat.run.heartbeat import Heartbeat
 from everbeat.store.interface import Session, SessionsUnusable, Store
+from everbeat.store.transaction import Locked
 
 PING_SECONDS = 1.0
 SEEK_SECONDS = 0.25
@@ -83,7 +84,11 @@ class SessionKeeper:
         if self._grace_us is None or now < self._look_at:
             session.ping()
             return PING_SECONDS
-        self._watch = self._watch.after(session.look())
+        try:
+            self._watch = self._watch.after(session.look())
+        except Locked:  # the workers' table, by somebody else: the session is there, as its answer shows
+            self._watch = Watch()
+            return PING_SECONDS
         wait = self._watch.next_look_us(self._grace_us)
         self._look_at = now + wait
         return min(PING_SECONDS, wait / 1e6)

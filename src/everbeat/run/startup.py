@@ -69,8 +69,7 @@ class Startup:
         recovery.recover_orphans(findings, tell=_Teller(self))
         findings.found_torn(mend_workflows(self.store, all_of_them=self.is_asked_for))
         findings.undecided = recovery.undecided(self.store.workers(alive_only=True))
-        report = findings.report(started_at, recovery.now())
-        self.store.save_report(report, actor=self.actor)
+        report = self.store.save_report(findings.report(started_at, recovery.now()), actor=self.actor)
         recovery.tidy(self.reporter)
         self.reporter.recovered(report)
         return report
@@ -88,7 +87,8 @@ class Startup:
         recovery.would_recover(findings)
         findings.found_torn(torn_workflows(self.store, all_of_them=self.is_asked_for))
         findings.undecided = recovery.undecided(alive)
-        return replace(findings.report(started_at, recovery.now()), dry_run=True)
+        report = findings.report(started_at, recovery.now()).ending_at(self.store.now())
+        return replace(report, dry_run=True)
 
     def check_integrity(self) -> IntegrityResult:
         """The check by itself, with the repair if it is needed and nobody else is alive."""

@@ -277,7 +277,8 @@ class Store(Site, Protocol):
 
     def stale_tasks(self, status: TaskStatus, silent_for_us: int) -> list[StaleTask]: ...
 
-    def save_report(self, report: RecoveryReport, *, actor: str) -> None: ...
+    def save_report(self, report: RecoveryReport, *, actor: str) -> RecoveryReport:
+        """It ends now, by the clock of the store, and so do its other times. As it was saved."""
 
     def reports(self, *, limit: int) -> list[RecoveryReport]: ...
 

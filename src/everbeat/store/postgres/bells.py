@@ -127,7 +127,7 @@ class Switchboard:
             self._bells.add(bell)
             if bell.word is not None:
                 self._by_word[bell.word].add(bell)
-            if self._thread is None:
+            if not _works(self._thread):
                 self._thread = threading.Thread(target=self._run, name="everbeat-listen", daemon=True)
                 self._thread.start()
         self._listens.wait(LISTEN_SECONDS)
@@ -205,7 +205,9 @@ class Ringer:
     def __init__(self, database: PostgresDatabase, channel: str) -> None:
         self._database = database
         self._channel = channel
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        """Entered by itself: an interrupt on the way into a condition would take it along."""
+        self._changed = threading.Condition(self._lock)
         self._words: set[Word] = set()
         self._sent_at = 0.0
         self._due_at: float | None = None
@@ -214,9 +216,9 @@ class Ringer:
 
     def ring(self, words: Collection[Word], pause: float) -> None:
         """After a commit; never fails: whoever does not hear it will look by itself."""
-        if self._due_at is not None and self._words.issuperset(words):
+        if self._due_at is not None and self._words.issuperset(words) and _works(self._thread):
             return  # they were gathered by somebody else, and are still to be sent
-        with self._changed:
+        with self._lock:
             self._words.update(words)
             is_now = self._due_at is None and self._has_passed(pause)
             if not is_now:
@@ -228,7 +230,7 @@ class Ringer:
         """What is to be said now, by the caller. Nothing, if too little time has passed: then it is to be rung."""
         if self._due_at is not None:
             return []
-        with self._changed:
+        with self._lock:
             if self._due_at is not None or not self._has_passed(pause):
                 return []
             self._sent_at = time.monotonic()
@@ -236,7 +238,7 @@ class Ringer:
 
     def hurry(self) -> None:
         """Somebody begins to wait for what has not been said yet."""
-        with self._changed:
+        with self._lock:
             if self._due_at is None:
                 return
             is_now = self._has_passed(SHORT_PAUSE)
@@ -247,7 +249,7 @@ class Ringer:
 
     def send(self) -> None:
         """What is still to be said, now."""
-        with self._changed:
+        with self._lock:
             words, self._words, self._due_at = self._words, set(), None
             if words:
                 self._sent_at = time.monotonic()
@@ -260,13 +262,12 @@ class Ringer:
         return time.monotonic() >= self._sent_at + pause
 
     def _call(self, due_at: float) -> None:
-        if self._due_at is not None and self._due_at <= due_at:
+        if _works(self._thread) and self._due_at is not None and self._due_at <= due_at:
             return
-        if self._thread is None:  # first: what is due is sent, whenever this thread is interrupted
-            thread = threading.Thread(target=self._send_late, name="everbeat-notify", daemon=True)
-            thread.start()
-            self._thread = thread
-        self._due_at = due_at
+        self._due_at = due_at if self._due_at is None else min(due_at, self._due_at)
+        if not _works(self._thread):
+            self._thread = threading.Thread(target=self._send_late, name="everbeat-notify", daemon=True)
+            self._thread.start()
         self._changed.notify()
 
     def _send_late(self) -> None:
@@ -275,7 +276,7 @@ class Ringer:
 
     def _await_call(self) -> bool:
         """Until what was gathered is to be sent. False: nobody has called for a while."""
-        with self._changed:
+        with self._lock:
             if not self._changed.wait_for(lambda: self._due_at is not None, STAY_SECONDS):
                 self._thread = None
                 return False
@@ -352,6 +353,11 @@ class NotifyBells:
         if time.monotonic() - self._served_at > SERVED_SECONDS:
             self._served, self._served_at = self._who_serves(), time.monotonic()
         return self._served.get(worker_id)
+
+
+def _works(thread: threading.Thread | None) -> bool:
+    """An interrupt may have come before it was started."""
+    return thread is not None and thread.is_alive()
 
 
 def digest(task_id: str) -> str:

@@ -47,6 +47,12 @@ SELECT pg_notification_queue_usage(), pid, application_name, datname
 PREPARED = """
 SELECT gid, extract(epoch FROM clock_timestamp() - prepared) FROM pg_prepared_xacts
  WHERE database = current_database() ORDER BY prepared LIMIT 1"""
+# Not for its owner, unless it is forced on him, nor for those who may bypass it.
+ROW_SECURITY = """
+SELECT c.relname, quote_ident(current_user) FROM pg_class c
+ WHERE c.relname LIKE 'everbeat\\_%%' AND c.relnamespace = quote_ident(current_schema())::regnamespace
+   AND c.relkind = 'r' AND row_security_active(c.oid)
+ ORDER BY 1"""
 LIMIT = "SELECT set_config('statement_timeout', %s, true)"
 OLD_SECONDS = 300
 FULL = 0.5
@@ -71,7 +77,12 @@ class Checks:
         began = time.monotonic()
         with self.database.session() as connection:
             errors = [f"index {name} is not valid" for (name,) in connection.execute(INVALID)]
-            warnings = [*_old_transactions(connection), *_full_queue(connection), *_small_encoding(connection)]
+            warnings = [
+                *_old_transactions(connection),
+                *_full_queue(connection),
+                *_small_encoding(connection),
+                *_hidden_rows(connection),
+            ]
             notes = _unseen_transactions(connection)
             indexes = _check_indexes(connection, give_up=began + budget)
         errors += indexes.errors
@@ -194,3 +205,15 @@ def _small_encoding(connection: Connection) -> list[str]:
         return []
     refused = "keys and errors with characters that it lacks are refused"
     return [f"the encoding of the database is {encoding}: {refused}. Make a database with ENCODING 'UTF8' for everbeat"]
+
+
+def _hidden_rows(connection: Connection) -> list[str]:
+    """A row that a policy hides is no row: its task is claimed by nobody, and nobody can say why."""
+    found = connection.execute(ROW_SECURITY).fetchall()
+    if not found:
+        return []
+    tables, user = [name for name, _ in found], found[0][1]
+    return [
+        f"row-level security is in force for this user on {', '.join(tables)}: what its policies hide is neither run "
+        f"nor shown. ALTER TABLE ... DISABLE ROW LEVEL SECURITY, or ALTER ROLE {user} BYPASSRLS"
+    ]

@@ -65,6 +65,20 @@ CLUSTER = "SELECT system_identifier FROM pg_control_system()"
 STEADY = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
+class _Place:
+    """The right to use a connection. Dropped by somebody who was interrupted, it comes back by itself."""
+
+    __slots__ = ("_home",)
+
+    def __init__(self, home: "SimpleQueue[_Place]") -> None:
+        self._home = weakref.ref(home)
+
+    def __del__(self) -> None:
+        home = self._home()
+        if home is not None:
+            home.put(_Place(home))
+
+
 class PostgresDatabase:
     """`clock` is for tests; left out, it is the database's own."""
 
@@ -144,29 +158,41 @@ class PostgresDatabase:
         """A connection outside a transaction. What is left open on it is rolled back."""
         return _Session(self)
 
-    def take(self) -> Connection:
+    def find_place(self) -> _Place:
         try:
-            self._places.get(timeout=self.patience)
+            return self._places.get(timeout=self.patience)
         except Empty:
             said = f"{self.location}: all {MOST_CONNECTIONS} connections of this process are in use."
             raise StoreUnavailable(said) from None
-        try:
-            while self._idle:
-                with suppress(IndexError):  # another thread was faster
-                    connection = self._idle.pop()
-                    if _is_usable(connection):
-                        return connection
-                    connection.close()
-            return self.connect()
-        except BaseException:
-            self._places.put(None)
-            raise
+
+    def free(self, place: _Place) -> None:
+        self._places.put(place)
+
+    def take(self) -> Connection:
+        while self._idle:
+            with suppress(IndexError):  # another thread was faster
+                connection = self._idle.pop()
+                if _is_usable(connection):
+                    return connection
+                connection.close()
+        return self.connect()
 
     def give_back(self, connection: Connection) -> None:
+        pgconn = connection.pgconn
+        if pgconn.status != OK:
+            return
         try:
-            self._clean(connection)
-        finally:
-            self._places.put(None)
+            if pgconn.pipeline_status != OFF:
+                connection.close()  # somebody was interrupted in the middle
+            elif pgconn.transaction_status != IDLE:
+                connection.rollback()
+        except psycopg.Error:
+            connection.close()
+        if self._is_closed:
+            connection.close()
+        if pgconn.status == OK:
+            connection.used_at = time.monotonic()
+            self._idle.append(connection)
 
     def connect(self, name: str = "everbeat") -> Connection:
         """A session of its own, which the caller closes."""
@@ -209,10 +235,10 @@ class PostgresDatabase:
 
     def _start_afresh(self) -> None:
         self._pid = os.getpid()
-        self._places: SimpleQueue[None] = SimpleQueue()
-        """One word for each that may be in use: a semaphore, at a fifth of the cost."""
+        self._places: SimpleQueue[_Place] = SimpleQueue()
+        """One for each connection that may be in use: a semaphore, at a fifth of the cost."""
         for _ in range(MOST_CONNECTIONS):
-            self._places.put(None)
+            self._places.put(_Place(self._places))
         self._memory = Memory()
         self._idle: list[Connection] = []
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
@@ -237,23 +263,6 @@ class PostgresDatabase:
             connection.prepared = Prepared()
             return
         _POOLED[connection] = {name: value for name, value in settings.items() if name not in KEEPALIVE}
-
-    def _clean(self, connection: Connection) -> None:
-        pgconn = connection.pgconn
-        if pgconn.status != OK:
-            return
-        try:
-            if pgconn.pipeline_status != OFF:
-                connection.close()  # somebody was interrupted in the middle
-            elif pgconn.transaction_status != IDLE:
-                connection.rollback()
-        except psycopg.Error:
-            connection.close()
-        if self._is_closed:
-            connection.close()
-        if pgconn.status == OK:
-            connection.used_at = time.monotonic()
-            self._idle.append(connection)
 
     def alone(self, connection: Connection, sql: str, values: Any, *, then: Sequence[Question] = ()) -> Answer:
         """Run one statement that commits itself, and `then` notifications, in the same round trip. As for COMMIT, a
@@ -346,17 +355,23 @@ class _Session:
     """One of the connections of the database, for a while. Not a generator: one of those takes as long as all the rest
     that a sender does for a connection."""
 
-    __slots__ = ("_connection", "_database")
+    __slots__ = ("_connection", "_database", "_place")
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
 
     def __enter__(self) -> Connection:
-        self._connection = self._database.take()
+        self._place = self._database.find_place()
+        try:
+            self._connection = self._database.take()
+        except BaseException:  # nobody is to be kept waiting by a traceback
+            self._database.free(self._place)
+            raise
         return self._connection
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._database.give_back(self._connection)
+        self._database.free(self._place)
         if isinstance(error, psycopg.Error) and (said := self._database.explained(error)) is not error:
             raise said from error
 

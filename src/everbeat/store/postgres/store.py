@@ -7,7 +7,7 @@ from typing import Any
 
 from everbeat.clock import Clock
 from everbeat.errors import StoreUnavailable
-from everbeat.model.task import NewTask
+from everbeat.model.task import Enqueued, NewTask
 from everbeat.store import schema as steps
 from everbeat.store.messages import Flush, Flushed, Sent
 from everbeat.store.postgres import borrowed, migrate, sending, taking
@@ -18,6 +18,7 @@ from everbeat.store.postgres.lease import Sessions
 from everbeat.store.postgres.site import PostgresSite
 from everbeat.store.sql.group import GroupCommit
 from everbeat.store.sql.store import SQLStore
+from everbeat.store.verbs.sending import have_keys
 
 SENDING_LANES = 2
 """The server commits what comes on two connections together; more of them, and each brings less."""
@@ -57,6 +58,7 @@ class PostgresStore(PostgresSite, Sessions, Checks, SQLStore):
         self.database.when_done = self.bells.words_for_waiters
         quickly = partial(sending.send_alike, self.database, self.bells)
         self._sending = GroupCommit(self.database, self._ring_for, quickly=quickly, lanes=SENDING_LANES)
+        self._keyed = GroupCommit(self.database, self._ring_for, quickly=quickly, lanes=SENDING_LANES, is_keyed=True)
 
     def _open_schema(self, *, create: bool) -> None:
         found = migrate.found_in(self.database)
@@ -105,6 +107,11 @@ class PostgresStore(PostgresSite, Sessions, Checks, SQLStore):
             return taking.at_once(self.database, self.bells, flush)
         except self.database.refused:  # by one of the rows: a flush finds out which
             return None
+
+    def enqueue(self, tasks: Sequence[NewTask]) -> Sequence[Enqueued]:
+        """Those with a key wait for a transaction, which may be a user's, that has sent the same one: apart from the
+        others, which wait for nobody."""
+        return self._keyed.enqueue(tasks) if have_keys(tasks) else super().enqueue(tasks)
 
     def enqueue_on(self, connection: Any, tasks: Sequence[NewTask]) -> Sent:
         return borrowed.enqueue_on(connection, tasks, database=self.database, bells=self.bells)

@@ -24,7 +24,8 @@ ADVICE = (
     ("too many connections", "Raise the limit of the database or of the user"),
     ("permission denied for schema", "GRANT USAGE, CREATE ON SCHEMA to this user, or let its owner make the tables"),
     ("permission denied", "GRANT SELECT, INSERT, UPDATE, DELETE on the everbeat_ tables to this user"),
-    ("read-only transaction", "This is a standby: add target_session_attrs=read-write to the URL"),
+    ("read-only transaction", "This is a standby (add target_session_attrs=read-write to the URL), or"
+     " default_transaction_read_only is on for this database, user or session"),
     ("No space left", "The server's disk is full"),
     ("lock timeout", "Somebody holds a lock: SELECT * FROM pg_stat_activity WHERE xact_start IS NOT NULL"),
 )  # fmt: skip

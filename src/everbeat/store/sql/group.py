@@ -5,7 +5,9 @@ leads, and commits what all have queued up by then. It wakes the first of those 
 to the first of those who came meanwhile. One sender alone pays nothing extra.
 
 A group that fails for a definite reason is repeated one by one: a bad row fails alone (PROTOCOL 7). A leader that is
-interrupted leaves the others' work where it was; ids make the repetition harmless.
+interrupted leaves the others' work where it was; ids make the repetition harmless. An interrupt, which a signal handler
+may raise after any call, also one within `_step_back`, must not take the lead or somebody's order with it: between two
+calls that it may come after, what is under the lock is as it was, or as it is to be.
 
 Those whose work is done wake each other, one by one: one of them can run at a time, and meanwhile the next wakes up.
 
@@ -17,11 +19,12 @@ to sleep again until it gets the interpreter, and sixteen threads store a quarte
 import copy
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Enqueued, NewTask
-from everbeat.store.transaction import Database, RowRefused, Transaction
+from everbeat.store.transaction import Database, Locked, RowRefused, Transaction
 from everbeat.store.verbs import sending
 
 LARGEST = 1000
@@ -30,7 +33,7 @@ LARGEST = 1000
 class _Order:
     """What one sender waits for: its work is done, or it is its turn to lead."""
 
-    __slots__ = ("behind", "error", "is_done", "is_gone", "leads", "result", "tasks", "wake")
+    __slots__ = ("behind", "error", "followers", "is_done", "is_gone", "leads", "result", "tasks", "wake")
 
     def __init__(self, tasks: Sequence[NewTask]) -> None:
         self.tasks = tasks
@@ -39,6 +42,8 @@ class _Order:
         self.leads = self.is_done = self.is_gone = False
         self.behind: _Order | None = None
         """Whom it wakes when it goes."""
+        self.followers: Sequence[_Order] = ()
+        """Those it has taken into its group, and not dismissed yet."""
         self.wake = threading.Lock()
         self.wake.acquire()
 
@@ -55,7 +60,9 @@ Store = Callable[[Sequence[Sequence[NewTask]]], "list[Sequence[Enqueued] | None]
 class GroupCommit:
     """`ring` is told what was committed in a transaction; what is about to be, if it `rings_early`: where all who write
     wait for each other, whoever is woken finds it, and wakes up while the disk is busy. `quickly` is tried first, if
-    there is such a way. So many `lanes` may be committing at once, where the database gains by it."""
+    there is such a way. So many `lanes` may be committing at once, where the database gains by it. `is_keyed`: each may
+    have to wait for somebody else's transaction that has its key; a group that was held up is repeated one by one, in a
+    hurry, and whose key was free is stored."""
 
     def __init__(
         self,
@@ -65,12 +72,14 @@ class GroupCommit:
         quickly: Store | None = None,
         lanes: int = 1,
         rings_early: bool = False,
+        is_keyed: bool = False,
     ) -> None:
         self._database = database
         self._ring = ring
         self._ways: Sequence[Store] = (self._surely,) if quickly is None else (quickly, self._surely)
         self._free_lanes = lanes
         self._rings_early = rings_early
+        self._is_keyed = is_keyed
         self._waiting: list[_Order] = []
         """Those that neither lead nor are being committed."""
         self._queue = threading.Lock()
@@ -84,9 +93,16 @@ class GroupCommit:
             if not order.is_done:
                 self._lead(order)
         finally:
-            self._step_back(order)
+            try:
+                self._step_back(order)
+            except BaseException:  # an interrupt
+                self._step_back(order)
+                raise
         if order.error is not None:
-            raise order.error
+            try:
+                raise order.error
+            finally:
+                order.error = None  # whose traceback knows the order, and whatever was held where it was raised
         return order.result or []
 
     def _line_up(self, order: _Order) -> None:
@@ -98,65 +114,68 @@ class GroupCommit:
                 self._waiting.append(order)
 
     def _step_back(self, order: _Order) -> None:
-        """Whatever happened to this sender: its order is gone, who is behind it may go, if it led another leads."""
+        """Whatever happened to this sender: whom it led and who is behind it may go, its order is gone, and if it led,
+        another leads."""
         with self._queue:
-            order.is_gone = True
+            self._dismiss(order)
             if order.behind is not None:
-                order.behind.wake.release()
+                behind, order.behind = order.behind, None
+                behind.wake.release()
             if not order.is_done and order in self._waiting:
                 self._waiting.remove(order)
-            if not order.leads:
-                return
-            if self._waiting:
-                heir = self._waiting.pop(0)
-                heir.leads = True
+            if order.leads and self._waiting:
+                heir = self._waiting[0]
+                del self._waiting[0]
+                order.leads, heir.leads = False, True
                 heir.wake.release()
-            else:
+            elif order.leads:
                 self._free_lanes += 1
+                order.leads = False
+            order.is_gone = True
+
+    def _dismiss(self, leader: _Order) -> None:
+        """Those whose work is done may go, one after the other; the rest comes first in the next group."""
+        here = [one for one in leader.followers if not one.is_gone]
+        left, done = _left(here), [one for one in here if one.is_done]
+        for one, behind in pairwise(done):
+            one.behind = behind
+        self._waiting[:0] = left
+        leader.followers = ()
+        if done:
+            done[0].wake.release()
 
     def _lead(self, order: _Order) -> None:
-        group = [order, *self._take(LARGEST - len(order.tasks))]
+        group = [order, *self._take(order)]
         try:
             self._commit(group)
         except StoreUnavailable as error:
+            if isinstance(error, Locked) and self._is_keyed and len(group) > 1:
+                self._commit_one_by_one(_left(group), [partial(self._surely, hurries=True)])
             for one in _left(group):
                 one.end(None, copy.copy(error))
         except Exception as error:  # noqa: BLE001 - a definite reason, whatever it is: it belongs to whoever brought it
             if len(group) == 1:
                 order.end(None, error)
             else:
-                self._commit_one_by_one(_left(group))
-        finally:
-            if len(group) > 1:
-                self._dismiss(group[1:])
+                self._commit_one_by_one(_left(group), self._ways)
 
-    def _dismiss(self, followers: Sequence[_Order]) -> None:
-        """Those whose work is done may go, one after the other; the rest comes first in the next group."""
-        with self._queue:
-            here = [one for one in followers if not one.is_gone]
-            self._waiting[:0] = _left(here)
-            done = [one for one in here if one.is_done]
-            for one, behind in pairwise(done):
-                one.behind = behind
-            if done:
-                done[0].wake.release()
-
-    def _take(self, most: int) -> list[_Order]:
+    def _take(self, leader: _Order) -> Sequence[_Order]:
+        """Whom it leads."""
         if not self._waiting:
-            return []
+            return ()
         with self._queue:
-            size, count = 0, 0
+            size, count = len(leader.tasks), 0
             for order in self._waiting:
                 size += len(order.tasks)
-                if size > most:
+                if size > LARGEST:
                     break
                 count += 1
-            group = self._waiting[:count]
+            leader.followers = self._waiting[:count]
             del self._waiting[:count]
-            return group
+            return leader.followers
 
-    def _commit(self, group: Sequence[_Order]) -> None:
-        for store in self._ways:
+    def _commit(self, group: Sequence[_Order], ways: Sequence[Store] | None = None) -> None:
+        for store in ways or self._ways:
             try:
                 results = store([order.tasks for order in group])
             except self._database.refused as error:
@@ -167,12 +186,12 @@ class GroupCommit:
             if not group:
                 return
 
-    def _surely(self, orders: Sequence[Sequence[NewTask]]) -> list[Sequence[Enqueued] | None]:
+    def _surely(self, orders: Sequence[Sequence[NewTask]], *, hurries: bool = False) -> list[Sequence[Enqueued] | None]:
         tasks = sending.all_of(orders)
         try:
-            results = self._in_transaction(sending.add_all, orders, tasks)
+            results = self._in_transaction(sending.add_all, orders, tasks, hurries=hurries)
         except sending.NotAll:
-            results = self._in_transaction(sending.enqueue_all, orders, tasks)
+            results = self._in_transaction(sending.enqueue_all, orders, tasks, hurries=hurries)
         if not self._rings_early:
             self._ring(tasks)
         return [*results]
@@ -182,17 +201,19 @@ class GroupCommit:
         store: Callable[[Transaction, Sequence[Sequence[NewTask]]], list[Sequence[Enqueued]]],
         orders: Sequence[Sequence[NewTask]],
         tasks: Sequence[NewTask],
+        *,
+        hurries: bool,
     ) -> list[Sequence[Enqueued]]:
-        with self._database.write("enqueue") as tx:
+        with self._database.write("enqueue", hurries=hurries) as tx:
             results = store(tx, orders)
             if self._rings_early:
                 self._ring(tasks)
         return results
 
-    def _commit_one_by_one(self, group: Sequence[_Order]) -> None:
+    def _commit_one_by_one(self, group: Sequence[_Order], ways: Sequence[Store]) -> None:
         for order in group:
             try:
-                self._commit([order])
+                self._commit([order], ways)
             except Exception as error:  # noqa: BLE001 - as above
                 order.end(None, error)
 

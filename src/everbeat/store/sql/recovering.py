@@ -143,9 +143,9 @@ class Recovering(Base):
         with self.database.read() as tx:
             return recovering.stale_tasks(tx, status, silent_for_us=silent_for_us)
 
-    def save_report(self, report: RecoveryReport, *, actor: str) -> None:
+    def save_report(self, report: RecoveryReport, *, actor: str) -> RecoveryReport:
         with self.database.write() as tx:
-            recovering.save_report(tx, report, actor=actor)
+            return recovering.save_report(tx, report, actor=actor)
 
     def reports(self, *, limit: int) -> list[RecoveryReport]:
         with self.database.read() as tx:

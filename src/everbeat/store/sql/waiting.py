@@ -1,11 +1,13 @@
 """The part of a SQL store that waits for the end of a task or workflow: woken by a bell, with a slow poll under it."""
 
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from everbeat.aside import in_thread
 from everbeat.model.task import Finished
+from everbeat.store.bells import Bells, WaitingBell
 from everbeat.store.interface import Bell
 from everbeat.store.sql.looking import Looking
 
@@ -53,23 +55,51 @@ class Waiting(Looking):
                 return end
         loop = asyncio.get_running_loop()
         give_up = None if timeout is None else loop.time() + timeout
-        bell, rung = await in_thread(self.bells.for_waiter, sought), asyncio.Event()
-
-        def ring() -> None:
-            bell.clear()
-            rung.set()
-
-        loop.add_reader(bell.fileno(), ring)
+        hanging, rung = _Hanging(), asyncio.Event()
         try:
-            while (end := await in_thread(find, sought)) is None:
-                left = POLL_SECONDS if give_up is None else min(POLL_SECONDS, give_up - loop.time())
-                if left <= 0:
-                    return None
-                await _wait_for(rung, left)
-                rung.clear()
-            return end
+            bell = await in_thread(hanging.hang, self.bells, sought)
+
+            def ring() -> None:
+                bell.clear()
+                rung.set()
+
+            loop.add_reader(bell.fileno(), ring)
+            try:
+                while (end := await in_thread(find, sought)) is None:
+                    left = POLL_SECONDS if give_up is None else min(POLL_SECONDS, give_up - loop.time())
+                    if left <= 0:
+                        return None
+                    await _wait_for(rung, left)
+                    rung.clear()
+                return end
+            finally:
+                loop.remove_reader(bell.fileno())
         finally:
-            loop.remove_reader(bell.fileno())
+            hanging.end()
+
+
+class _Hanging:
+    """A bell that a thread hangs, taken down also if whoever waits for it is cancelled before the thread is done."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bell: WaitingBell | None = None
+        self._is_over = False
+
+    def hang(self, bells: Bells, sought: str) -> WaitingBell:
+        bell = bells.for_waiter(sought)
+        with self._lock:
+            self._bell = bell
+            is_over = self._is_over
+        if is_over:
+            self.end()
+        return bell
+
+    def end(self) -> None:
+        with self._lock:
+            self._is_over = True
+            bell, self._bell = self._bell, None
+        if bell is not None:
             bell.close()
 
 

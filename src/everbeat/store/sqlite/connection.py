@@ -123,7 +123,11 @@ class SQLiteDatabase:
             except sqlite3.Error as error:
                 raise self._translate(error) from error
             finally:
-                self._end(writer)
+                try:
+                    self._end(writer)
+                except BaseException:  # an interrupt
+                    self._end(writer)
+                    raise
         if told and self.when_told is not None:
             self.when_told(told)  # holding nothing: who listens may be slow
 
@@ -136,8 +140,8 @@ class SQLiteDatabase:
                 if not steady or reader.in_transaction:
                     yield SQLiteTransaction(reader, self.clock)
                     return
-                reader.execute("BEGIN")
                 try:
+                    reader.execute("BEGIN")
                     yield SQLiteTransaction(reader, self.clock)
                 finally:
                     reader.rollback()
@@ -158,7 +162,11 @@ class SQLiteDatabase:
             except sqlite3.Error as error:
                 raise self._translate(error) from error
             finally:
-                self._end(writer)
+                try:
+                    self._end(writer)
+                except BaseException:  # an interrupt
+                    self._end(writer)
+                    raise
                 if self._writer is writer:
                     writer.execute(f"PRAGMA busy_timeout={BEGIN_WAIT_MS}")
 

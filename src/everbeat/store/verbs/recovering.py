@@ -27,7 +27,7 @@ from everbeat.model.recovery import (
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim
 from everbeat.store.messages import Ending, StaleTask
-from everbeat.store.moments import moment_or_none
+from everbeat.store.moments import moment, moment_or_none
 from everbeat.store.transaction import Row, RowRefused, Transaction
 from everbeat.store.verbs import classes, flow_ends
 from everbeat.store.verbs.living import RAREST_BEAT_MS
@@ -192,10 +192,12 @@ def stale_tasks(tx: Transaction, status: TaskStatus, *, silent_for_us: int) -> l
     return [_stale(row) for owner_id in owners for row in tx.all(STALE, (owner_id, status.value))]
 
 
-def save_report(tx: Transaction, report: RecoveryReport, *, actor: str) -> None:
+def save_report(tx: Transaction, report: RecoveryReport, *, actor: str) -> RecoveryReport:
     """With its event, so that nobody hears of a recovery whose report is not there."""
-    tx.run(SAVE_REPORT, (tx.now, actor, report.to_json()))
-    add_events(tx, [Event(name=event.RECOVERY_COMPLETED, facts={"actor": actor, **report.summary()})])
+    saved = report.ending_at(moment(tx.now))
+    tx.run(SAVE_REPORT, (tx.now, actor, saved.to_json()))
+    add_events(tx, [Event(name=event.RECOVERY_COMPLETED, facts={"actor": actor, **saved.summary()})])
+    return saved
 
 
 def reports(tx: Transaction, *, limit: int) -> list[RecoveryReport]:

@@ -129,6 +129,15 @@ def kinds_of(tasks: Sequence[NewTask]) -> Iterable[TaskKind]:
     return (tasks.kind,) if type(tasks) is Alike else (kind for kind, _ in groupby(tasks, KIND))
 
 
+def have_keys(tasks: Sequence[NewTask]) -> bool:
+    """Whether one of them is unique, or exclusive."""
+    if any(kind.exclusive_key is not None for kind in kinds_of(tasks)):
+        return True
+    if type(tasks) is Alike:
+        return tasks.keys is not None
+    return any(task.unique_key is not None for task in tasks)
+
+
 def _as_rows(tx: Transaction, alike: Alike) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
     """What they have in common, and what each has of its own."""
     columns: dict[str, Sequence[Any]] = {"id": alike.ids, "args": alike.args}
