@@ -22,6 +22,11 @@ FLOW = f"SELECT {FLOW_COLUMNS} FROM everbeat_workflows WHERE id = ?"
 INSIDE = f"""
 SELECT {FLOW_COLUMNS} FROM everbeat_workflows WHERE parent_id IS NOT NULL AND root_id = ?"""
 
+# The primary keys, both.
+FLOWS = f"SELECT {FLOW_COLUMNS} FROM everbeat_workflows WHERE id IN ({{marks}})"
+NESTED_IN = """
+SELECT workflow_id, child_id FROM everbeat_workflow_tasks WHERE workflow_id IN ({marks}) AND child_id IS NOT NULL"""
+
 SAVE = """
 UPDATE everbeat_workflows
    SET status = ?, nodes_left = ?, error_node = ?, error_code = ?, error_message = ?, paused_by = ?,
@@ -98,6 +103,9 @@ def find(tx: Transaction, workflow_id: str) -> FlowRow | None:
 
 def tree(tx: Transaction, flow: FlowRow) -> list[FlowRow]:
     """It and all that is nested in it, each before what is inside it."""
+    if flow.parent_id is not None:
+        _, *nested = with_nested(tx, [flow.id])
+        return [flow, *(one for one, _ in nested)]
     inside: dict[str | None, list[FlowRow]] = {}
     for row in tx.all(INSIDE, (flow.root_id,)):
         found = read_flow(row)
@@ -106,6 +114,20 @@ def tree(tx: Transaction, flow: FlowRow) -> list[FlowRow]:
     for one in ordered:
         ordered += inside.pop(one.id, ())  # once: who writes by hand can nest a workflow in itself
     return ordered
+
+
+def with_nested(tx: Transaction, children: Sequence[str]) -> Iterator[tuple[FlowRow, str]]:
+    """Each of these and all that is inside it, with its id: level by level, and not the tree around them, which may
+    have thousands of their kind."""
+    inside = {child_id: child_id for child_id in children}
+    wave = list(inside)
+    while wave:
+        for row in tx.among(FLOWS, (), wave):
+            flow = read_flow(row)
+            yield flow, inside[flow.id]
+        found = {inner: inside[outer] for outer, inner in tx.among(NESTED_IN, (), wave)}
+        wave = sorted(found.keys() - inside.keys())  # once: who writes by hand can nest a workflow in itself
+        inside = found | inside
 
 
 def save(tx: Transaction, flow: FlowRow) -> None:
