@@ -199,7 +199,7 @@ class WorkflowHandle:
         return _read(self._app, only)
 
     def _failure(self, ended: WorkflowInfo) -> WorkflowFailed:
-        nodes = self._app.store.workflow_results(self.id, outputs_only=False)
+        nodes = self._app.store.workflow_ends(self.id)
         causes = [one for one in nodes if one.name == ended.error_node]
         if causes and causes[0].status is NodeStatus.SKIPPED:  # it has not failed; that it was skipped is the failure
             return _failed_at(self.id, replace(causes[0], error_message=ended.error_message))
@@ -215,7 +215,7 @@ class WorkflowHandle:
     def _cause_of(self, given_up: NodeResult) -> NodeResult:
         """What failed, of one that was skipped because of a failure."""
         store = self._app.store
-        known = {one.name: one for one in store.workflow_results(self.id, outputs_only=False)}
+        known = {one.name: one for one in store.workflow_ends(self.id)}
         after = {node.name: node.after for node in store.workflow_nodes(self.id)}
         seen, wave = set[str](), [given_up.name]
         while wave:
@@ -233,7 +233,7 @@ class WorkflowHandle:
         while inner.workflow_id is not None and inner.workflow_id not in passed:
             passed.add(inner.workflow_id)
             around = self._app.store.workflow(inner.workflow_id)
-            nodes = self._app.store.workflow_results(inner.workflow_id, outputs_only=False)
+            nodes = self._app.store.workflow_ends(inner.workflow_id)
             inner = next((one for one in nodes if around is not None and one.name == around.error_node), cause)
         if inner.task_id is None:
             return cause

@@ -14,6 +14,8 @@ from everbeat.store.transaction import Row, Transaction
 T = TypeVar("T")
 W = TypeVar("W", bound=StrEnum)
 CHUNK = 500
+NUMBERS = range(2**31)
+"""What a node may have as its number: all that a statement can ask for."""
 
 FLOW_COLUMNS = """id, name, status, on_error, root_id, parent_id, parent_node, is_map, outputs, success, max_bytes,
        nodes_left, error_node, error_code, error_message, paused_by"""
@@ -193,6 +195,6 @@ def nodes_in(stored: str) -> list[int]:
         said = json.loads(stored)
     except ValueError:
         said = None
-    if not isinstance(said, list) or not all(isinstance(node, int) for node in said):
+    if not isinstance(said, list) or not all(type(node) is int and node in NUMBERS for node in said):
         raise Unreadable(f"a list of nodes is not understood: {stored[:100]!r}. Somebody wrote that by hand")
     return said
