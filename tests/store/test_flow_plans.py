@@ -137,6 +137,24 @@ def test_nested_workflows_that_a_failure_pauses_cost_the_same_each_however_many_
     assert all(one <= other * 1.5 for one, other in zip(many, few, strict=True)), costs
 
 
+def test_a_chain_that_is_given_up_and_run_again_costs_the_same_for_each_node_however_long_it_is(
+    store: SQLiteStore,
+) -> None:
+    costs: list[list[float]] = []
+    for length in NESTED:
+        flow_id = f"flow{length}"
+        chain = {"n0": ""} | {f"n{number}": f"n{number - 1}" for number in range(1, length)}
+        begin(store, graph(flow_id, success=(length - 1,), **chain))
+        (taken,) = take(store).values()
+        given_up = steps(store, lambda taken=taken: end(store, taken, outcome=FAIL))
+        again = steps(store, lambda flow_id=flow_id: store.change_workflow(WorkflowChange.RETRY, flow_id, actor="me"))
+        costs.append([given_up / length, again / length])
+        store.change_workflow(WorkflowChange.CANCEL, flow_id, actor="me")
+
+    few, many = costs
+    assert all(one <= other * 1.5 for one, other in zip(many, few, strict=True)), costs
+
+
 def test_it_takes_the_same_round_trips_and_touches_the_same_rows_on_postgresql(
     a_database: EmptyDatabase, tmp_path: Path
 ) -> None:
