@@ -25,6 +25,7 @@ from everbeat.errors import (
 )
 from everbeat.handle import SENDER, Patience
 from everbeat.model.flow import (
+    BY_ERROR,
     RESULT_NOT_AVAILABLE,
     NewWorkflow,
     NodeFailure,
@@ -180,7 +181,8 @@ class WorkflowHandle:
         info, late = self.info(), patience.timeout()
         said = f"no result of workflow {self.id} after {late.waited_for:g}s: it is {info.status}"
         if info.status is WorkflowStatus.PAUSED:
-            why = f" because node {info.error_node} failed with {info.error_code}" if info.error_node else ""
+            is_by_error = info.paused_by == BY_ERROR and info.error_node
+            why = f" because node {info.error_node} failed with {info.error_code}" if is_by_error else ""
             said += f"{why}, and goes on after resume() or retry_failed()"
         late.args = (f"{said}. Only the waiting stopped, the workflow is not affected.",)
         return late

@@ -378,6 +378,23 @@ def test_orders_act_and_say_whether_they_fit(app: Everbeat, t: Testing) -> None:
         app.workflow_handle("nobody").cancel()
 
 
+@pytest.mark.parametrize(
+    ("on_error", "said"), [("FAIL", "it is PAUSED, and goes"), ("PAUSE", "PAUSED because node boom failed")]
+)
+def test_a_failure_is_the_reason_of_a_pause_only_if_nobody_else_is(
+    app: Everbeat, t: Testing, on_error: str, said: str
+) -> None:
+    flow = Workflow("paused", on_error=on_error)
+    flow.add(task(app, "boom"))
+    flow.add(task(app, "number").options(delay=60), 1)
+    run = flow.start(app)
+    t.run_pending()
+    run.pause()
+
+    with pytest.raises(ResultTimeout, match=said):
+        run.result(timeout=0)
+
+
 def test_failed_nodes_run_again_when_asked(app: Everbeat, t: Testing) -> None:
     flow = Workflow("again")
     flow.add(task(app, "add"), flow.add(task(app, "boom")))

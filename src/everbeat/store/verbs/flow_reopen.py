@@ -8,10 +8,10 @@ stays as it is: it is not run again.
 
 from collections.abc import Mapping, Sequence
 
-from everbeat.model.flow import JOIN_NOT_MET, NodeStatus, OnError, WorkflowStatus
+from everbeat.model.flow import BY_ERROR, JOIN_NOT_MET, NodeStatus, OnError, WorkflowStatus
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import flow_hold, flow_unbegun
-from everbeat.store.verbs.flow_advance import BY_ERROR, advance, look_at
+from everbeat.store.verbs.flow_advance import advance, look_at
 from everbeat.store.verbs.flow_ends import Roots
 from everbeat.store.verbs.flow_over import is_over
 from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, save
