@@ -25,6 +25,7 @@ from everbeat.errors import (
 )
 from everbeat.handle import SENDER, Patience
 from everbeat.model.flow import (
+    BY_ERROR,
     RESULT_NOT_AVAILABLE,
     NewWorkflow,
     NodeFailure,
@@ -180,7 +181,8 @@ class WorkflowHandle:
         info, late = self.info(), patience.timeout()
         said = f"no result of workflow {self.id} after {late.waited_for:g}s: it is {info.status}"
         if info.status is WorkflowStatus.PAUSED:
-            why = f" because node {info.error_node} failed with {info.error_code}" if info.error_node else ""
+            is_by_error = info.paused_by == BY_ERROR and info.error_node
+            why = f" because node {info.error_node} failed with {info.error_code}" if is_by_error else ""
             said += f"{why}, and goes on after resume() or retry_failed()"
         late.args = (f"{said}. Only the waiting stopped, the workflow is not affected.",)
         return late
@@ -199,7 +201,7 @@ class WorkflowHandle:
         return _read(self._app, only)
 
     def _failure(self, ended: WorkflowInfo) -> WorkflowFailed:
-        nodes = self._app.store.workflow_results(self.id, outputs_only=False)
+        nodes = self._app.store.workflow_ends(self.id)
         causes = [one for one in nodes if one.name == ended.error_node]
         if causes and causes[0].status is NodeStatus.SKIPPED:  # it has not failed; that it was skipped is the failure
             return _failed_at(self.id, replace(causes[0], error_message=ended.error_message))
@@ -215,7 +217,7 @@ class WorkflowHandle:
     def _cause_of(self, given_up: NodeResult) -> NodeResult:
         """What failed, of one that was skipped because of a failure."""
         store = self._app.store
-        known = {one.name: one for one in store.workflow_results(self.id, outputs_only=False)}
+        known = {one.name: one for one in store.workflow_ends(self.id)}
         after = {node.name: node.after for node in store.workflow_nodes(self.id)}
         seen, wave = set[str](), [given_up.name]
         while wave:
@@ -233,7 +235,7 @@ class WorkflowHandle:
         while inner.workflow_id is not None and inner.workflow_id not in passed:
             passed.add(inner.workflow_id)
             around = self._app.store.workflow(inner.workflow_id)
-            nodes = self._app.store.workflow_results(inner.workflow_id, outputs_only=False)
+            nodes = self._app.store.workflow_ends(inner.workflow_id)
             inner = next((one for one in nodes if around is not None and one.name == around.error_node), cause)
         if inner.task_id is None:
             return cause

@@ -12,7 +12,7 @@ from tests.contract.test_flows import nested
 from tests.flow_words import FAIL, begin, end, graph, play, take
 from tests.words import completed, register, requeue, settle, start, succeeded
 
-from everbeat.model.flow import OnError
+from everbeat.model.flow import OnError, WorkflowChange
 from everbeat.store.interface import Store
 
 
@@ -109,6 +109,20 @@ def test_what_a_paused_workflow_holds_says_so_in_words_and_to_programs_by_its_id
 
     assert [one["waiting_for"] for one in listed] == ["workflow:flow"]
     assert all("its workflow is paused (flow)" in said and "workflow:flow" not in said for said in words)
+
+
+def test_a_person_who_paused_a_workflow_in_which_something_failed_is_named_beside_the_failure(
+    everbeat: Command, store: Store, url: str
+) -> None:
+    begin(store, graph(a="", b="", c="b"))
+    end(store, take(store)["a"], outcome=FAIL)
+    store.change_workflow(WorkflowChange.PAUSE, "flow", actor="ann")
+
+    listed = everbeat("workflow", "list", "--db", url).out
+    shown = everbeat("workflow", "show", "flow", "--db", url).out
+
+    assert "paused by ann; a: UNHANDLED_EXCEPTION: it broke" in listed
+    assert "paused by ann; a: UNHANDLED_EXCEPTION: it broke" in shown
 
 
 def test_a_node_whose_task_waits_says_what_for_as_the_task_does(everbeat: Command, store: Store, url: str) -> None:

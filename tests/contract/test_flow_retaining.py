@@ -1,13 +1,15 @@
 """Retention of workflows: each as a whole, and never a task that a live one may need (PROTOCOL 32)."""
 
+from dataclasses import replace
+
 import pytest
 from tests.contract.test_flows import nested
-from tests.contract.test_retaining import cut, rows
+from tests.contract.test_retaining import HOUR, LEASE, cut, rows
 from tests.flow_words import begin, end, graph, play, take
 from tests.words import VirtualClock, register
 
-from everbeat.model.flow import WorkflowChange
-from everbeat.model.retention import Kept
+from everbeat.model.flow import NodeKind, WorkflowChange
+from everbeat.model.retention import Cut, Kept
 from everbeat.store.interface import Store
 
 TABLES = ("workflows", "workflow_tasks", "workflow_calls", "workflow_edges", "tasks")
@@ -61,3 +63,19 @@ def test_many_workflows_are_deleted_in_bites(store: Store, clock: VirtualClock) 
 
     assert cut(store, Kept.WORKFLOWS) == 3
     assert rows(store, "workflow_tasks") == 0
+
+
+def test_what_is_nested_in_them_counts_for_the_bite(store: Store, clock: VirtualClock) -> None:
+    wide = {f"n{node}": "" for node in range(1_100)}
+    for number in range(3):
+        flow_id = f"flow{number}"
+        inner = {"kind": NodeKind.WORKFLOW, "task_id": None, "child_id": f"{flow_id}:m"}
+        many = replace(graph(f"{flow_id}:m", **wide), parent_id=flow_id, parent_node=0)
+        begin(store, graph(flow_id, m="", nodes={"m": inner}), many)
+        store.change_workflow(WorkflowChange.CANCEL, flow_id, actor="me")
+    clock.advance(7_200)
+
+    old = Cut(kept=Kept.WORKFLOWS, older_than_us=HOUR)
+    bites = [store.retain(old, worker_id="w1", lease_us=LEASE) for _ in range(2)]
+
+    assert [bite and bite.deleted for bite in bites] == [2, 1]

@@ -127,9 +127,10 @@ def test_what_a_person_asks_of_a_workflow_that_makes_no_sense_is_done_or_refused
     assert state(store) is (RUNNING if said else BECOMES[change])
 
 
-def test_results_of_a_workflow_that_makes_no_sense_are_refused_with_a_clear_word(store: Store) -> None:
+@pytest.mark.parametrize("outputs", ["{", "[true]", "[-1]", "[99999999999999999999]"])
+def test_results_of_a_workflow_that_makes_no_sense_are_refused_with_a_clear_word(store: Store, outputs: str) -> None:
     begin(store, graph(a=""))
-    by_hand(store, "UPDATE everbeat_workflows SET outputs = '{'")
+    by_hand(store, f"UPDATE everbeat_workflows SET outputs = '{outputs}'")
 
     with pytest.raises(EverbeatError, match="a list of nodes is not understood"):
         store.workflow_results("flow", outputs_only=True)

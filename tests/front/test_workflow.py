@@ -2,7 +2,9 @@
 
 import asyncio
 import sys
+import tracemalloc
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -115,6 +117,23 @@ def test_a_failure_names_the_node_that_caused_it(app: Everbeat, t: Testing) -> N
     assert (caught.value.node, caught.value.exception_type) == ("culprit", "builtins.ValueError")
     assert "no luck" in (caught.value.traceback or "")
     assert [(node.name, node.status) for node in run.nodes()] == [("culprit", "FAILED"), ("add", "SKIPPED")]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_asks_for_the_result_is_not_sent_those_of_the_nodes_before(app: Everbeat, t: Testing, fails: bool) -> None:
+    flow = Workflow("large")
+    large = [flow.add(task(app, "anything"), "x" * 1_000_000) for _ in range(8)]
+    flow.add(task(app, "boom"), fails, after=large)
+    run = flow.start(app)
+    t.run_pending()
+
+    tracemalloc.start()
+    with pytest.raises(WorkflowFailed) if fails else nullcontext():
+        assert run.result() == 1
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 1_000_000
 
 
 def test_a_success_that_was_skipped_says_so_and_names_no_failure_of_others(app: Everbeat, t: Testing) -> None:
@@ -357,6 +376,23 @@ def test_orders_act_and_say_whether_they_fit(app: Everbeat, t: Testing) -> None:
         other.result()
     with pytest.raises(WorkflowNotFound):
         app.workflow_handle("nobody").cancel()
+
+
+@pytest.mark.parametrize(
+    ("on_error", "said"), [("FAIL", "it is PAUSED, and goes"), ("PAUSE", "PAUSED because node boom failed")]
+)
+def test_a_failure_is_the_reason_of_a_pause_only_if_nobody_else_is(
+    app: Everbeat, t: Testing, on_error: str, said: str
+) -> None:
+    flow = Workflow("paused", on_error=on_error)
+    flow.add(task(app, "boom"))
+    flow.add(task(app, "number").options(delay=60), 1)
+    run = flow.start(app)
+    t.run_pending()
+    run.pause()
+
+    with pytest.raises(ResultTimeout, match=said):
+        run.result(timeout=0)
 
 
 def test_failed_nodes_run_again_when_asked(app: Everbeat, t: Testing) -> None:

@@ -12,9 +12,10 @@ from tests.flow_words import FAIL, begin, end, graph, take
 from tests.postgres import EmptyDatabase
 from tests.store.test_pg_round_trips import round_trips, turn
 from tests.store.test_plans import explain, steps
-from tests.words import completed, register
+from tests.words import a_room, carry_out, completed, register
 
-from everbeat.model.flow import NodeKind, WorkflowChange
+from everbeat.model.flow import NewWorkflow, NodeKind, OnError, WorkflowChange
+from everbeat.model.order import Order
 from everbeat.model.task import Claim
 from everbeat.store.interface import Store
 from everbeat.store.messages import Ending, Flush
@@ -93,22 +94,61 @@ def test_ending_some_inputs_of_a_join_costs_the_same_however_many_it_has(store: 
     assert costs[1] <= costs[0] * 1.2 + 5
 
 
+def fan_of_nested(flow_id: str, count: int, *, on_error: OnError = OnError.FAIL, **first: str) -> list[NewWorkflow]:
+    """So many workflows of one node each, after the first nodes."""
+    names = {f"n{number}": " ".join(first) for number in range(count)}
+    inside = {name: {"kind": NodeKind.WORKFLOW, "task_id": None, "child_id": f"{flow_id}:{name}"} for name in names}
+    inner = [
+        replace(graph(f"{flow_id}:{name}", x="", on_error=on_error), parent_id=flow_id, parent_node=number)
+        for number, name in enumerate(names, len(first))
+    ]
+    return [graph(flow_id, nodes=inside, on_error=on_error, **first, **names), *inner]
+
+
 def test_nested_workflows_that_never_begin_cost_the_same_each_however_many_there_are(store: SQLiteStore) -> None:
     """When what is before them fails, and when that is to run again."""
     costs: list[list[float]] = []
     for count in NESTED:
         flow_id = f"flow{count}"
-        names = {f"n{number}": "a" for number in range(count)}
-        inside = {name: {"kind": NodeKind.WORKFLOW, "task_id": None, "child_id": f"{flow_id}:{name}"} for name in names}
-        inner = [
-            replace(graph(f"{flow_id}:{name}", x=""), parent_id=flow_id, parent_node=number)
-            for number, name in enumerate(names, 1)
-        ]
-        begin(store, graph(flow_id, a="", nodes=inside, **names), *inner)
+        begin(store, *fan_of_nested(flow_id, count, a=""))
         (taken,) = take(store).values()
         given_up = steps(store, lambda taken=taken: end(store, taken, outcome=FAIL))
         again = steps(store, lambda flow_id=flow_id: store.change_workflow(WorkflowChange.RETRY, flow_id, actor="me"))
         costs.append([given_up / count, again / count])
+        store.change_workflow(WorkflowChange.CANCEL, flow_id, actor="me")
+
+    few, many = costs
+    assert all(one <= other * 1.5 for one, other in zip(many, few, strict=True)), costs
+
+
+def test_nested_workflows_that_a_failure_pauses_cost_the_same_each_however_many_there_are(store: SQLiteStore) -> None:
+    """When they fail, and when what failed in one of them is to run again."""
+    costs: list[list[float]] = []
+    for count in NESTED:
+        flow_id = f"flow{count}"
+        begin(store, *fan_of_nested(flow_id, count, on_error=OnError.PAUSE))
+        taken = list(store.flush(Flush(worker_id="w1", room=a_room(FEW))).claims)
+        paused = steps(store, lambda taken=taken: end(store, *taken, outcome=FAIL))
+        again = steps(store, lambda taken=taken: carry_out(store, Order.RETRY, taken[0].id))
+        costs.append([paused, again])
+        store.change_workflow(WorkflowChange.CANCEL, flow_id, actor="me")
+
+    few, many = costs
+    assert all(one <= other * 1.5 for one, other in zip(many, few, strict=True)), costs
+
+
+def test_a_chain_that_is_given_up_and_run_again_costs_the_same_for_each_node_however_long_it_is(
+    store: SQLiteStore,
+) -> None:
+    costs: list[list[float]] = []
+    for length in NESTED:
+        flow_id = f"flow{length}"
+        chain = {"n0": ""} | {f"n{number}": f"n{number - 1}" for number in range(1, length)}
+        begin(store, graph(flow_id, success=(length - 1,), **chain))
+        (taken,) = take(store).values()
+        given_up = steps(store, lambda taken=taken: end(store, taken, outcome=FAIL))
+        again = steps(store, lambda flow_id=flow_id: store.change_workflow(WorkflowChange.RETRY, flow_id, actor="me"))
+        costs.append([given_up / length, again / length])
         store.change_workflow(WorkflowChange.CANCEL, flow_id, actor="me")
 
     few, many = costs

@@ -15,6 +15,7 @@ from everbeat.cli.outage import outlast
 from everbeat.cli.person import actor
 from everbeat.errors import WorkflowNotFound
 from everbeat.model.flow import (
+    BY_ERROR,
     NodeInfo,
     NodeKind,
     NodeStatus,
@@ -270,10 +271,13 @@ def _row(node: NodeInfo) -> list[object]:
 def _why(info: WorkflowInfo) -> str | None:
     if info.stuck:
         return f"could not be mended: {info.stuck}"
+    said = []
+    if info.status is WorkflowStatus.PAUSED and info.paused_by and (info.paused_by != BY_ERROR or not info.error_code):
+        said.append(f"paused by {info.paused_by}")
     if info.error_code is not None:
         node = f"{info.error_node}: " if info.error_node else ""
-        return clean(f"{node}{info.error_code}: {info.error_message or ''}")
-    return clean(f"paused by {info.paused_by}") if info.status is WorkflowStatus.PAUSED and info.paused_by else None
+        said.append(f"{node}{info.error_code}: {info.error_message or ''}")
+    return clean("; ".join(said)) if said else None
 
 
 def _drawn(store: Store, workflow_id: str, around: Sequence[str] = ()) -> list[Drawn]:

@@ -131,6 +131,9 @@ NOT_ENDED = "NOT_ENDED"
 WORKFLOW_FAILED = "WORKFLOW_FAILED"
 WORKFLOW_CANCELLED = "WORKFLOW_CANCELLED"
 
+BY_ERROR = "error"
+"""In `paused_by`, where it was no person."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFailure:
@@ -249,7 +252,7 @@ class WorkflowInfo:
     stuck: str | None
     """Why recovery could not mend it."""
     paused_by: str | None
-    """A person, or "error": a node failed."""
+    """A person, or BY_ERROR: a node failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -186,6 +186,9 @@ class Store(Site, Protocol):
     def workflow_results(self, workflow_id: str, *, outputs_only: bool) -> list[NodeResult]:
         """The ends of its nodes; or of those whose results are its own."""
 
+    def workflow_ends(self, workflow_id: str) -> list[NodeResult]:
+        """The ends of its nodes without their results, to see what failed and why."""
+
     def over_around(self, task_id: str) -> WorkflowInfo | None:
         """A workflow around this task that is over for good, so that the task can not live again: it was cancelled, or
         it has completed inside another one, which went on with its result."""

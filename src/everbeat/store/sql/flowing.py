@@ -49,6 +49,10 @@ class Flowing(Waiting):
         with self.database.read(steady=True) as tx:
             return flow_look.results(tx, workflow_id, outputs_only=outputs_only)
 
+    def workflow_ends(self, workflow_id: str) -> list[NodeResult]:
+        with self.database.read(steady=True) as tx:
+            return flow_look.ends(tx, workflow_id)
+
     def over_around(self, task_id: str) -> WorkflowInfo | None:
         with self.database.read() as tx:
             return flow_over.around(tx, task_id)

@@ -29,7 +29,14 @@ from everbeat.decide.flow import (
 )
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.flow import RESULT_NOT_AVAILABLE, WORKFLOW_FAILED, NodeStatus, OnError, WorkflowStatus
+from everbeat.model.flow import (
+    BY_ERROR,
+    RESULT_NOT_AVAILABLE,
+    WORKFLOW_FAILED,
+    NodeStatus,
+    OnError,
+    WorkflowStatus,
+)
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import flow_blame, flow_hold, flow_ready, flow_revived, flow_unbegun
 from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, Unreadable, find, is_lost, nodes_in, save, values
@@ -40,8 +47,6 @@ Done = dict[str, list[int]]
 """By workflow."""
 Closed = Mapping[tuple[int, int], Sequence[int]]
 """Nodes, by whether they completed and whether they failed."""
-BY_ERROR = "error"
-"""In `paused_by`, where it was no person."""
 
 # The primary key, as all that follow.
 STANDING = """

@@ -1,5 +1,5 @@
-"""The read side of workflows: how far they are, what became of their nodes, what they resulted in. Only `results`,
-which is for the sender, has what the code of a sensitive task said in its errors (PROTOCOL 41)."""
+"""The read side of workflows: how far they are, what became of their nodes, what they resulted in. Only `results`
+and `ends`, which are for the sender, have what the code of a sensitive task said in its errors (PROTOCOL 41)."""
 
 import json
 from collections import defaultdict
@@ -37,11 +37,12 @@ EDGES = """
 SELECT e.next, n.name FROM everbeat_workflow_edges e
   JOIN everbeat_workflow_tasks n ON n.workflow_id = e.workflow_id AND n.node = e.node
  WHERE e.workflow_id = ? ORDER BY e.next, e.node"""
-RESULTS = """
-SELECT n.node, n.name, n.kind, n.status, n.task_id, n.task_name, n.shape, coalesce(n.result, t.result), n.error_code,
-       coalesce(t.error_message, n.error_message), t.attempt, t.error, n.child_id
-  FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
- WHERE n.workflow_id = ? ORDER BY n.node"""
+BECOME = """n.name, n.kind, n.status, n.task_id, n.task_name, n.shape, n.child_id, n.error_code,
+       coalesce(t.error_message, n.error_message), t.attempt, t.error"""
+OF_NODES = "FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id WHERE n.workflow_id = ?"
+ENDS = f"SELECT {BECOME}, NULL {OF_NODES} ORDER BY n.node"
+RESULTS = f"SELECT {BECOME}, coalesce(n.result, t.result) {OF_NODES} ORDER BY n.node"
+RESULTS_OF = f"SELECT {BECOME}, coalesce(n.result, t.result) {OF_NODES} AND n.node IN ({{marks}}) ORDER BY n.node"
 
 
 def get(tx: Transaction, workflow_id: str) -> WorkflowInfo | None:
@@ -72,9 +73,17 @@ def nodes(tx: Transaction, workflow_id: str) -> list[NodeInfo]:
 
 
 def results(tx: Transaction, workflow_id: str, *, outputs_only: bool) -> list[NodeResult]:
-    outputs = tx.one(OUTPUTS, (workflow_id,))
-    wanted = set(nodes_in(outputs[0])) if outputs is not None and outputs_only else None
-    return [_result(row, workflow_id) for row in tx.all(RESULTS, (workflow_id,)) if wanted is None or row[0] in wanted]
+    outputs = tx.one(OUTPUTS, (workflow_id,)) if outputs_only else None
+    if outputs is None:
+        rows = tx.all(RESULTS, (workflow_id,))
+    else:
+        rows = tx.among(RESULTS_OF, (workflow_id,), sorted(set(nodes_in(outputs[0]))))
+    return [_result(row, workflow_id) for row in rows]
+
+
+def ends(tx: Transaction, workflow_id: str) -> list[NodeResult]:
+    """As `results`, without reading any: there may be thousands, and large ones."""
+    return [_result(row, workflow_id) for row in tx.all(ENDS, (workflow_id,))]
 
 
 def _info(row: Row) -> WorkflowInfo:
@@ -116,9 +125,10 @@ def _waiting_for(status: NodeStatus, row: Row, workflow_id: str, waits: Waits) -
 
 
 def _result(row: Row, workflow_id: str) -> NodeResult:
-    more = json.loads(row[11]) if row[11] else {}
+    name, kind, status, task_id, task_name, shape, child_id, code, message, attempt, error, result = row
+    more = json.loads(error) if error else {}
     return NodeResult(
-        name=row[1], kind=known(NodeKind, row[2], of=workflow_id), status=known(NodeStatus, row[3], of=workflow_id),
-        task_id=row[4], task_name=row[5], shape=row[6], result=row[7], error_code=row[8], error_message=row[9],
-        attempt=row[10] or 0, exception_type=more.get("type"), traceback=more.get("traceback"), workflow_id=row[12],
+        name=name, kind=known(NodeKind, kind, of=workflow_id), status=known(NodeStatus, status, of=workflow_id),
+        task_id=task_id, task_name=task_name, shape=shape, result=result, error_code=code, error_message=message,
+        attempt=attempt or 0, exception_type=more.get("type"), traceback=more.get("traceback"), workflow_id=child_id,
     )  # fmt: skip

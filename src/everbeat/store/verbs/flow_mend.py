@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from everbeat.decide.flow import Turn, end_of_task, nodes_asked, turn_of
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.flow import RESULT_NOT_AVAILABLE, NodeKind, NodeStatus, WorkflowStatus
+from everbeat.model.flow import BY_ERROR, RESULT_NOT_AVAILABLE, NodeKind, NodeStatus, WorkflowStatus
 from everbeat.model.state import TaskStatus
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import flow_reopen, flow_revived
@@ -160,7 +160,7 @@ def _tear(tx: Transaction, flow: FlowRow, flows: dict[str, FlowRow]) -> Tear:
     left = flow_reopen.nodes_left(tx, flow.id)
     if left != flow.nodes_left:
         tear.words.append(f"{left} nodes are left, and not {flow.nodes_left}")
-    elif not left and not flow.status.is_terminal and flow.paused_by != "error":
+    elif not left and not flow.status.is_terminal and flow.paused_by != BY_ERROR:
         tear.words.append("all nodes have ended, and it has not")
     return tear
 

@@ -8,20 +8,21 @@ stays as it is: it is not run again.
 
 from collections.abc import Mapping, Sequence
 
-from everbeat.model.flow import JOIN_NOT_MET, NodeStatus, OnError, WorkflowStatus
+from everbeat.model.flow import BY_ERROR, JOIN_NOT_MET, NodeStatus, OnError, WorkflowStatus
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import flow_hold, flow_unbegun
-from everbeat.store.verbs.flow_advance import BY_ERROR, advance, look_at
+from everbeat.store.verbs.flow_advance import advance, look_at
 from everbeat.store.verbs.flow_ends import Roots
 from everbeat.store.verbs.flow_over import is_over
 from everbeat.store.verbs.flow_rows import FlowRow, NodeEnd, find, save
 
 NODES_OF = "SELECT workflow_id, node FROM everbeat_tasks WHERE seq IN ({marks}) AND workflow_id IS NOT NULL"
 
-# The primary keys. One that was skipped although it has a task ran before, and is not wanted since what its condition
-# asks has completed: that does not change any more.
+# The primary keys; and not DISTINCT, for which SQLite walks all nodes of the workflow if one is given. One that was
+# skipped although it has a task ran before, and is not wanted since what its condition asks has completed: that does
+# not change any more.
 GIVEN_UP = f"""
-SELECT DISTINCT n.node FROM everbeat_workflow_edges e
+SELECT n.node FROM everbeat_workflow_edges e
   JOIN everbeat_workflow_tasks n ON n.workflow_id = e.workflow_id AND n.node = e.next
  WHERE e.workflow_id = ? AND e.node IN ({{marks}})
    AND ((n.status = 'SKIPPED' AND NOT EXISTS (SELECT 1 FROM everbeat_tasks t WHERE t.id = n.task_id))
@@ -118,7 +119,7 @@ def _mark_all(tx: Transaction, nodes: Mapping[str, Sequence[int]]) -> list[str]:
 def _mark(tx: Transaction, flow: FlowRow, nodes: set[int]) -> None:
     again, wave = set(nodes), list(nodes)
     while wave:
-        wave = [node for (node,) in tx.among(GIVEN_UP, (flow.id,), wave) if node not in again]
+        wave = sorted({node for (node,) in tx.among(GIVEN_UP, (flow.id,), wave)} - again)
         again.update(wave)
     tx.soon(REOPEN, [(flow.id, node) for node in sorted(again)])
     tx.change_among(RENEW, (flow.id,), sorted(again))

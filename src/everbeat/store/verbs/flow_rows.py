@@ -14,6 +14,8 @@ from everbeat.store.transaction import Row, Transaction
 T = TypeVar("T")
 W = TypeVar("W", bound=StrEnum)
 CHUNK = 500
+NUMBERS = range(2**31)
+"""What a node may have as its number: all that a statement can ask for."""
 
 FLOW_COLUMNS = """id, name, status, on_error, root_id, parent_id, parent_node, is_map, outputs, success, max_bytes,
        nodes_left, error_node, error_code, error_message, paused_by"""
@@ -21,6 +23,11 @@ FLOW = f"SELECT {FLOW_COLUMNS} FROM everbeat_workflows WHERE id = ?"
 # The primary key and everbeat_workflows_root
 INSIDE = f"""
 SELECT {FLOW_COLUMNS} FROM everbeat_workflows WHERE parent_id IS NOT NULL AND root_id = ?"""
+
+# The primary keys, both.
+FLOWS = f"SELECT {FLOW_COLUMNS} FROM everbeat_workflows WHERE id IN ({{marks}})"
+NESTED_IN = """
+SELECT workflow_id, child_id FROM everbeat_workflow_tasks WHERE workflow_id IN ({marks}) AND child_id IS NOT NULL"""
 
 SAVE = """
 UPDATE everbeat_workflows
@@ -98,6 +105,9 @@ def find(tx: Transaction, workflow_id: str) -> FlowRow | None:
 
 def tree(tx: Transaction, flow: FlowRow) -> list[FlowRow]:
     """It and all that is nested in it, each before what is inside it."""
+    if flow.parent_id is not None:
+        _, *nested = with_nested(tx, [flow.id])
+        return [flow, *(one for one, _ in nested)]
     inside: dict[str | None, list[FlowRow]] = {}
     for row in tx.all(INSIDE, (flow.root_id,)):
         found = read_flow(row)
@@ -106,6 +116,20 @@ def tree(tx: Transaction, flow: FlowRow) -> list[FlowRow]:
     for one in ordered:
         ordered += inside.pop(one.id, ())  # once: who writes by hand can nest a workflow in itself
     return ordered
+
+
+def with_nested(tx: Transaction, children: Sequence[str]) -> Iterator[tuple[FlowRow, str]]:
+    """Each of these and all that is inside it, with its id: level by level, and not the tree around them, which may
+    have thousands of their kind."""
+    inside = {child_id: child_id for child_id in children}
+    wave = list(inside)
+    while wave:
+        for row in tx.among(FLOWS, (), wave):
+            flow = read_flow(row)
+            yield flow, inside[flow.id]
+        found = {inner: inside[outer] for outer, inner in tx.among(NESTED_IN, (), wave)}
+        wave = sorted(found.keys() - inside.keys())  # once: who writes by hand can nest a workflow in itself
+        inside = found | inside
 
 
 def save(tx: Transaction, flow: FlowRow) -> None:
@@ -171,6 +195,6 @@ def nodes_in(stored: str) -> list[int]:
         said = json.loads(stored)
     except ValueError:
         said = None
-    if not isinstance(said, list) or not all(isinstance(node, int) for node in said):
+    if not isinstance(said, list) or not all(type(node) is int and node in NUMBERS for node in said):
         raise Unreadable(f"a list of nodes is not understood: {stored[:100]!r}. Somebody wrote that by hand")
     return said

@@ -4,13 +4,13 @@ They end with their node, so that nobody waits for them: CANCELLED, and their no
 If the node is to live again after all, they are as they were in the beginning.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from everbeat.decide.flow import Turn
 from everbeat.model.flow import WorkflowStatus
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import flow_revived
-from everbeat.store.verbs.flow_rows import FLOW_COLUMNS, FlowRow, read_flow, save
+from everbeat.store.verbs.flow_rows import save, with_nested
 from everbeat.store.verbs.records import text
 
 # The primary keys, as all that follow.
@@ -26,15 +26,12 @@ NOT_BEGUN = "SELECT id FROM everbeat_workflows WHERE id IN ({marks}) AND status 
 NEVER_BEGUN = """
 SELECT w.id FROM everbeat_workflow_tasks n JOIN everbeat_workflows w ON w.id = n.child_id
  WHERE n.workflow_id = ? AND n.node IN ({marks}) AND w.status = 'CANCELLED' AND w.started_at IS NULL"""
-FLOWS = f"SELECT {FLOW_COLUMNS} FROM everbeat_workflows WHERE id IN ({{marks}})"
-NESTED_IN = """
-SELECT workflow_id, child_id FROM everbeat_workflow_tasks WHERE workflow_id IN ({marks}) AND child_id IS NOT NULL"""
 
 
 def give_up(tx: Transaction, ends: Mapping[str, Turn]) -> None:
     """With all that is nested in them. They may have begun before, and waited to begin again."""
     not_begun = [child_id for (child_id,) in tx.among(NOT_BEGUN, (), sorted(ends))]
-    for one, child_id in _with_nested(tx, not_begun):
+    for one, child_id in with_nested(tx, not_begun):
         if one.status is not WorkflowStatus.PENDING:
             continue
         turn = ends[child_id]
@@ -48,21 +45,7 @@ def give_up(tx: Transaction, ends: Mapping[str, Turn]) -> None:
 def restore(tx: Transaction, workflow_id: str, nodes: Iterable[int]) -> None:
     """Those of these nodes live again: what is nested in them may begin."""
     never_begun = [child_id for (child_id,) in tx.among(NEVER_BEGUN, (workflow_id,), sorted(nodes))]
-    for one, _ in _with_nested(tx, never_begun):
+    for one, _ in with_nested(tx, never_begun):
         one.nodes_left += tx.run(RESTORE_NODES, (one.id,))
         one.status = WorkflowStatus.PENDING
         save(tx, one)
-
-
-def _with_nested(tx: Transaction, children: Sequence[str]) -> Iterator[tuple[FlowRow, str]]:
-    """Each of these and all that is inside it, with its id: level by level, and not the tree around them, which may
-    have thousands of their kind."""
-    inside = {child_id: child_id for child_id in children}
-    wave = list(inside)
-    while wave:
-        for row in tx.among(FLOWS, (), wave):
-            flow = read_flow(row)
-            yield flow, inside[flow.id]
-        found = {inner: inside[outer] for outer, inner in tx.among(NESTED_IN, (), wave)}
-        wave = sorted(found.keys() - inside.keys())  # once: who writes by hand can nest a workflow in itself
-        inside = found | inside

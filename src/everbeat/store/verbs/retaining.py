@@ -91,7 +91,7 @@ STILL_ENDED = """
 SELECT id FROM everbeat_workflows WHERE finished_at IS NOT NULL AND finished_at < ? AND nodes_left <= 0
    AND id IN ({marks})"""
 # everbeat_workflows_root, and the primary keys
-TREE = "SELECT id FROM everbeat_workflows WHERE parent_id IS NOT NULL AND root_id = ?"
+TREE = "SELECT id, nodes FROM everbeat_workflows WHERE parent_id IS NOT NULL AND root_id = ?"
 OF_A_WORKFLOW = (
     "DELETE FROM everbeat_workflow_edges WHERE workflow_id = ?",
     "DELETE FROM everbeat_workflow_calls WHERE workflow_id = ?",
@@ -173,12 +173,12 @@ def _delete_workflows(tx: Transaction, cut: Cut, before: int) -> Bite:
     size = 0
     for workflow_id, nodes in tx.all(ENDED_WORKFLOWS, (before, TASKS)):
         chosen.append(workflow_id)
-        size += nodes
+        size += nodes + sum(more for _, more in tx.all(TREE, (workflow_id,)))
         if size >= WINDOW:
             break
     flow_ends.lock(tx, chosen)
     chosen = [workflow_id for (workflow_id,) in tx.among(STILL_ENDED, (before,), chosen)]
-    inside = [workflow_id for root in chosen for (workflow_id,) in tx.all(TREE, (root,))]
+    inside = [workflow_id for root in chosen for workflow_id, _ in tx.all(TREE, (root,))]
     for statement in OF_A_WORKFLOW:
         tx.many(statement, [(workflow_id,) for workflow_id in (*inside, *chosen)])
     return Bite(deleted=len(chosen), after=0 if chosen else None)
