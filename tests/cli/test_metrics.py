@@ -98,6 +98,21 @@ def test_facts_of_the_store_are_counted(everbeat: Command, store: Store, hand: H
     assert found["everbeat_store_up", ""] == 1
 
 
+def test_counters_are_there_before_they_count_so_that_the_first_increase_is_one(
+    everbeat: Command, store: Store, hand: HandWorker, url: str
+) -> None:
+    before = samples(everbeat("metrics", "--db", url).out)
+    send(store)
+    hand.quarantine(hand.claim())
+
+    after = samples(everbeat("metrics", "--db", url).out)
+
+    counters = {sample for sample in after if sample[0].endswith("_total")}
+    assert {sample for sample in before if sample[0].endswith("_total")} == counters
+    assert before["everbeat_recoveries_total", "action=failed,cause=crashed"] == 0
+    assert after["everbeat_recoveries_total", "action=failed,cause=crashed"] == 1
+
+
 def test_tasks_that_could_not_be_recovered_make_it_degraded(everbeat: Command, store: Store, url: str) -> None:
     assert samples(everbeat("metrics", "--db", url).out)["everbeat_degraded", ""] == 0
 

@@ -6,6 +6,7 @@ worker measured of itself is its own. A metric that can not be known here has no
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -13,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from everbeat.decide import measure
+from everbeat.model.recovery import Cause
 from everbeat.model.state import TaskStatus
 from everbeat.model.total import Total
 from everbeat.store.messages import Measures, QueueCount
@@ -20,6 +22,8 @@ from everbeat.store.messages import Measures, QueueCount
 PREFIX = "everbeat_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DEATH_CAUSES = ("proof", "silence", "manual")
+ACTIONS = ("retry", "pending", "failed", "cancelled")
+"""What becomes of a task that is recovered."""
 
 
 class Observed(Protocol):
@@ -157,6 +161,7 @@ def _moments(totals: Sequence[Total]) -> Iterator[Metric]:
 
 
 def _counters(totals: Sequence[Total], *, is_known: bool) -> Iterator[Metric]:
+    """Each from 0 on: what appears with its first count shows no increase to who watches."""
     deaths = CounterMetricFamily(f"{PREFIX}worker_deaths", "Workers that were declared dead.", labels=["cause"])
     found = {total.labels["cause"]: total.value for total in totals if total.name == measure.DEATHS}
     for cause in [*DEATH_CAUSES, *sorted(found.keys() - set(DEATH_CAUSES))] if is_known else []:
@@ -164,9 +169,10 @@ def _counters(totals: Sequence[Total], *, is_known: bool) -> Iterator[Metric]:
     yield deaths
     says = "Tasks taken from a runner that was gone, by what became of them and why."
     recoveries = CounterMetricFamily(f"{PREFIX}recoveries", says, labels=["action", "cause"])
-    for total in totals:
-        if total.name == measure.RECOVERIES:
-            recoveries.add_metric([total.labels["action"], total.labels["cause"]], total.value)
+    known = dict.fromkeys(product(ACTIONS, Cause), 0.0) if is_known else {}
+    taken = {(t.labels["action"], t.labels["cause"]): t.value for t in totals if t.name == measure.RECOVERIES}
+    for labels, value in {**known, **taken}.items():
+        recoveries.add_metric(labels, value)
     yield recoveries
     refused = CounterMetricFamily(f"{PREFIX}writes_refused", "Outcomes that came too late, were refused and kept.")
     if is_known:
