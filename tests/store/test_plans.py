@@ -108,7 +108,8 @@ PLANS = {
     counting.ENDED: ["SCAN everbeat_tasks USING COVERING INDEX everbeat_tasks_ended"],
     counting.READY: [f"SCAN everbeat_tasks USING INDEX {READY}"],
     counting.OVERDUE: [
-        f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>? AND due_at<?)", "USE TEMP B-TREE FOR GROUP BY",
+        f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>? AND due_at<?)",
+        "USE TEMP B-TREE FOR GROUP BY",
     ],
     counting.DUE: [f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>?)", "USE TEMP B-TREE FOR GROUP BY"],
     counting.WAITING: ["SCAN everbeat_tasks USING INDEX everbeat_tasks_waiting"],

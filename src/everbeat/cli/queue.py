@@ -107,8 +107,8 @@ def _state(name: str, counts: Sequence[QueueCount], setting: QueueInfo | None) -
 
 
 def _blocked_by(store: Store) -> str | None:
-    """A process that was stopped while it held the write lock (PROTOCOL 16), or that keeps it and commits nothing. Who is
-    only busy commits meanwhile."""
+    """A process that was stopped while it held the write lock (PROTOCOL 16), or that keeps it and commits nothing. Who
+    is only busy commits meanwhile."""
     blocker, version = store.blocker(), store.data_version()
     give_up = time.monotonic() + HELD_SECONDS
     while blocker is not None and not blocker.is_stopped and time.monotonic() < give_up:

@@ -169,9 +169,9 @@ def _counters(totals: Sequence[Total], *, is_known: bool) -> Iterator[Metric]:
     yield deaths
     says = "Tasks taken from a runner that was gone, by what became of them and why."
     recoveries = CounterMetricFamily(f"{PREFIX}recoveries", says, labels=["action", "cause"])
-    known = dict.fromkeys(product(ACTIONS, Cause), 0.0) if is_known else {}
-    taken = {(t.labels["action"], t.labels["cause"]): t.value for t in totals if t.name == measure.RECOVERIES}
-    for labels, value in {**known, **taken}.items():
+    taken = {(action, str(cause)): 0.0 for action, cause in product(ACTIONS, Cause)} if is_known else {}
+    taken |= {(t.labels["action"], t.labels["cause"]): t.value for t in totals if t.name == measure.RECOVERIES}
+    for labels, value in taken.items():
         recoveries.add_metric(labels, value)
     yield recoveries
     refused = CounterMetricFamily(f"{PREFIX}writes_refused", "Outcomes that came too late, were refused and kept.")

@@ -73,7 +73,7 @@ def counts(tx: Transaction) -> list[QueueCount]:
         for queue, status, count in tx.rows(sql):
             if status in KNOWN:  # others were written by hand: `db check` tells of them
                 found[str(queue), TaskStatus(status)] += count
-    overdue = dict(tx.rows(OVERDUE, (tx.now,)))
+    overdue: dict[str, int] = dict(tx.rows(OVERDUE, (tx.now,)))
     return [
         QueueCount(
             queue=queue,
