@@ -182,6 +182,8 @@ class WorkflowHandle:
         if info.status is WorkflowStatus.PAUSED:
             why = f" because node {info.error_node} failed with {info.error_code}" if info.error_node else ""
             said += f"{why}, and goes on after resume() or retry_failed()"
+        elif info.waiting_for is not None:
+            said += f" and waits for {info.waiting_for}, and goes on after resume() or retry_failed()"
         late.args = (f"{said}. Only the waiting stopped, the workflow is not affected.",)
         return late
 

@@ -273,6 +273,8 @@ def _why(info: WorkflowInfo) -> str | None:
     if info.error_code is not None:
         node = f"{info.error_node}: " if info.error_node else ""
         return clean(f"{node}{info.error_code}: {info.error_message or ''}")
+    if info.waiting_for is not None:
+        return f"waits for {info.waiting_for}"
     return clean(f"paused by {info.paused_by}") if info.status is WorkflowStatus.PAUSED and info.paused_by else None
 
 

@@ -250,6 +250,8 @@ class WorkflowInfo:
     """Why recovery could not mend it."""
     paused_by: str | None
     """A person, or "error": a node failed."""
+    waiting_for: str | None = None
+    """One that is nested in it, at any depth, and is paused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
