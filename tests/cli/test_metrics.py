@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.cli.by_hand import Command, HandWorker, send, until
 
 from everbeat.cli import given
+from everbeat.report import metrics
 from everbeat.store.interface import Store
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -144,6 +145,12 @@ def test_as_json_each_metric_has_the_name_it_has_in_the_text(everbeat: Command, 
 
 def test_without_a_store_there_is_nothing_to_count(everbeat: Command) -> None:
     assert everbeat("metrics", "--db", "sqlite:///nowhere.db").code == 3
+
+
+def test_while_the_store_can_not_be_read_nothing_of_it_has_a_value() -> None:
+    found = samples(metrics.text(None, None, is_up=False).decode())
+
+    assert found == {("everbeat_store_up", ""): 0.0}
 
 
 # -- over http --------------------------------------------------------------------------------------------------------

@@ -355,9 +355,7 @@ def test_orders_act_and_say_whether_they_fit(app: Everbeat, t: Testing) -> None:
     around.add(inner)
     waits = around.start(app)
     t.run_pending()
-    with pytest.raises(
-        ResultTimeout, match=r"it is RUNNING and waits for workflow \S+, which is paused"
-    ):
+    with pytest.raises(ResultTimeout, match=r"it is RUNNING and waits for workflow \S+, which is paused"):
         waits.result(timeout=0)
     assert (run.retry_failed(), run.cancel()) == (False, False)
     other = flow.start(app)

@@ -24,6 +24,10 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DEATH_CAUSES = ("proof", "silence", "manual")
 ACTIONS = ("retry", "pending", "failed", "cancelled")
 """What becomes of a task that is recovered."""
+TIMES = {
+    measure.DETECTION: "From the moment a worker was last seen alive until it was declared dead.",
+    measure.RESTART: "From the recovery of a task until its code was started again.",
+}
 
 
 class Observed(Protocol):
@@ -90,8 +94,8 @@ def of_store(found: Measures | None, *, is_up: bool) -> Iterator[Metric]:
                  [found.undelivered] if found else [])  # fmt: skip
     yield from _moments(totals)
     yield from _counters(totals, is_known=found is not None)
-    yield _times(measure.DETECTION, "From the moment a worker was last seen alive until it was declared dead.", totals)
-    yield _times(measure.RESTART, "From the recovery of a task until its code was started again.", totals)
+    for name, says in TIMES.items():
+        yield _times(name, says, totals, is_known=found is not None)
 
 
 def of_worker(own: OwnMeasures | None) -> Iterator[Metric]:
@@ -180,7 +184,7 @@ def _counters(totals: Sequence[Total], *, is_known: bool) -> Iterator[Metric]:
     yield refused
 
 
-def _times(name: str, says: str, totals: Sequence[Total]) -> Metric:
+def _times(name: str, says: str, totals: Sequence[Total], *, is_known: bool) -> Metric:
     found = {total.labels["le"]: total.value for total in totals if total.name == name}
     buckets, below = [], 0.0
     for bound in [*map(str, measure.SECONDS), "+Inf"]:
@@ -188,7 +192,8 @@ def _times(name: str, says: str, totals: Sequence[Total]) -> Metric:
         buckets.append((bound, below))
     seconds = sum(total.value for total in totals if total.name == f"{name}_sum")
     family = HistogramMetricFamily(PREFIX + name, says)
-    family.add_metric([], buckets, seconds)
+    if is_known:
+        family.add_metric([], buckets, seconds)
     return family
 
 
