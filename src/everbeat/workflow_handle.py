@@ -184,6 +184,8 @@ class WorkflowHandle:
             is_by_error = info.paused_by == BY_ERROR and info.error_node
             why = f" because node {info.error_node} failed with {info.error_code}" if is_by_error else ""
             said += f"{why}, and goes on after resume() or retry_failed()"
+        elif info.waiting_for is not None:
+            said += f" and waits for {info.waiting_for}, and goes on after resume() or retry_failed()"
         late.args = (f"{said}. Only the waiting stopped, the workflow is not affected.",)
         return late
 

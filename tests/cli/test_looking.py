@@ -1,9 +1,13 @@
 """Workers, queues, quarantine and events, as operators see them."""
 
+import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import closing
 
 from tests.cli.by_hand import Command, HandWorker, failed_task, send
 
@@ -47,6 +51,27 @@ def test_queues_are_counted_by_status(everbeat: Command, store: Store, hand: Han
     assert queues["default"]["oldest_runnable_at"] is not None
     assert queues["mail"]["oldest_runnable_at"] is None
     assert (said["workers"]["alive"], said["quarantined"], said["blocked_by"]) == (1, 0, None)
+
+
+def test_the_status_names_who_keeps_a_transaction_open(process: Command, store: Store, url: str) -> None:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as shell:
+        shell.execute("BEGIN IMMEDIATE")
+
+        said = process("queue", "status", "--db", url).out
+
+    assert f"store blocked by pid {os.getpid()}: nobody can write" in said
+
+
+def test_the_status_does_not_complain_of_who_is_only_busy(everbeat: Command, store: Store, url: str) -> None:
+    busy = threading.Event()
+    writing = threading.Thread(target=lambda: [send(store) for _ in iter(busy.is_set, True)])
+    writing.start()
+
+    said = everbeat("queue", "status", "--json", "--db", url).json
+
+    busy.set()
+    writing.join()
+    assert said["blocked_by"] is None
 
 
 def test_the_status_of_an_empty_store_is_readable(everbeat: Command, store: Store, url: str) -> None:

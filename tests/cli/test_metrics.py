@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.cli.by_hand import Command, HandWorker, send, until
 
 from everbeat.cli import given
+from everbeat.report import metrics
 from everbeat.store.interface import Store
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -98,6 +99,21 @@ def test_facts_of_the_store_are_counted(everbeat: Command, store: Store, hand: H
     assert found["everbeat_store_up", ""] == 1
 
 
+def test_counters_are_there_before_they_count_so_that_the_first_increase_is_one(
+    everbeat: Command, store: Store, hand: HandWorker, url: str
+) -> None:
+    before = samples(everbeat("metrics", "--db", url).out)
+    send(store)
+    hand.quarantine(hand.claim())
+
+    after = samples(everbeat("metrics", "--db", url).out)
+
+    counters = {sample for sample in after if sample[0].endswith("_total")}
+    assert {sample for sample in before if sample[0].endswith("_total")} == counters
+    assert before["everbeat_recoveries_total", "action=failed,cause=crashed"] == 0
+    assert after["everbeat_recoveries_total", "action=failed,cause=crashed"] == 1
+
+
 def test_tasks_that_could_not_be_recovered_make_it_degraded(everbeat: Command, store: Store, url: str) -> None:
     assert samples(everbeat("metrics", "--db", url).out)["everbeat_degraded", ""] == 0
 
@@ -129,6 +145,12 @@ def test_as_json_each_metric_has_the_name_it_has_in_the_text(everbeat: Command, 
 
 def test_without_a_store_there_is_nothing_to_count(everbeat: Command) -> None:
     assert everbeat("metrics", "--db", "sqlite:///nowhere.db").code == 3
+
+
+def test_while_the_store_can_not_be_read_nothing_of_it_has_a_value() -> None:
+    found = samples(metrics.text(None, None, is_up=False).decode())
+
+    assert found == {("everbeat_store_up", ""): 0.0}
 
 
 # -- over http --------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 import os
 import pwd
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -190,6 +192,22 @@ def test_more_ids_than_a_statement_can_name_are_all_changed(everbeat: Command, s
     ended = everbeat("task", "cancel", *sent, "--json", "--db", url)
 
     assert ended.json["count"] == 501
+
+
+def test_an_order_that_is_cut_short_says_what_was_done_and_that_only_the_last_step_changed_nothing(
+    everbeat: Command, store: Store, url: str
+) -> None:
+    first, *_, last = (send(store) for _ in range(501))
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as hand:
+        hand.execute(f"CREATE TRIGGER stop BEFORE UPDATE ON everbeat_tasks WHEN new.id = '{last}' "
+                     f"BEGIN SELECT json('broken'); END")  # fmt: skip
+
+    ended = everbeat("task", "cancel", "--name", "shop.add", "--yes", "--db", url)
+
+    assert (ended.code, ended.out) == (3, "")
+    assert "cut short: 500 tasks cancelled, the others are as they were" in ended.err
+    assert "malformed JSON. Nothing was changed by this step." in ended.err
+    assert (found(store, first).status, found(store, last).status) == ("CANCELLED", "PENDING")
 
 
 def test_a_retry_by_filter_leaves_the_quarantine_alone(

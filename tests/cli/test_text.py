@@ -67,6 +67,14 @@ def test_a_narrower_terminal_wraps_notes_but_never_ids() -> None:
     assert len(shown.splitlines()) > 2
 
 
+def test_a_terminal_that_calls_itself_dumb_is_as_wide_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+
+    _, line = table(COLUMNS, [ROW], width=100).splitlines()
+
+    assert line == f"{ROW[0]}  {ROW[1]}"
+
+
 def test_a_terminal_too_narrow_for_the_table_gets_blocks() -> None:
     assert table(COLUMNS, [ROW, ROW], width=40).splitlines() == [
         f"ID:   {ROW[0]}",

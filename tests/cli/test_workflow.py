@@ -139,6 +139,19 @@ def test_a_node_whose_task_waits_says_what_for_as_the_task_does(everbeat: Comman
     assert all(tasks[node["task_id"]] == node["waiting_for"] for node in shown.values())
 
 
+def test_a_workflow_that_waits_for_a_paused_one_inside_says_so_in_the_list(
+    everbeat: Command, store: Store, url: str
+) -> None:
+    begin(store, *nested(on_error=OnError.PAUSE))
+    play(store, {"b": FAIL})
+
+    (listed,) = everbeat("workflow", "list", "--json", "--db", url).json
+
+    assert (listed["status"], listed["waiting_for"]) == ("RUNNING", "workflow inner, which is paused")
+    assert "waits for workflow inner, which is paused" in everbeat("workflow", "list", "--db", url).out
+    assert "waits for workflow inner, which is paused" in everbeat("workflow", "show", "flow", "--db", url).out
+
+
 def test_a_node_that_may_start_says_what_holds_it(everbeat: Command, store: Store, url: str) -> None:
     begin(store, *nested())
 

@@ -68,6 +68,18 @@ def test_a_queue_whose_tasks_are_not_due_has_no_oldest(store: Store) -> None:
     assert pending.oldest_run_at is None
 
 
+def test_a_task_whose_time_has_come_waits_since_then_also_while_no_worker_has_made_it_ready(
+    store: Store, clock: VirtualClock
+) -> None:
+    enqueue(store, delay_us=60 * SECOND)
+    enqueue(store, queue="later", delay_us=3600 * SECOND)
+    since = clock.wall + 60 * SECOND
+
+    clock.advance(100)
+
+    assert [pending.oldest_run_at for pending in store.counts()] == [moment(since), None]
+
+
 def test_the_time_is_that_of_the_clock_that_writes_the_times_of_tasks(store: Store, clock: VirtualClock) -> None:
     clock.advance(120)
     task = store.get(enqueue(store))

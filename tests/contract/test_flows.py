@@ -712,6 +712,24 @@ def test_a_nested_workflow_that_paused_itself_is_resumed_through_the_one_around_
     assert not change(store, WorkflowChange.RESUME)
 
 
+def test_those_around_a_nested_workflow_that_paused_itself_say_that_they_wait_for_it(store: Store) -> None:
+    outer = graph(middle="", nodes={"middle": inside("middle")})
+    middle = replace(graph("middle", inner="", nodes={"inner": inside("inner")}), parent_id="flow", parent_node=0)
+    inner = replace(graph("inner", b="", c="b", on_error=OnError.PAUSE), parent_id="middle", parent_node=0)
+    begin(store, outer, middle, inner)
+    assert [info.waiting_for for info in store.workflows()] == [None]
+
+    play(store, {"b": FAIL})
+    begin(store, graph("other", a=""))
+
+    waits = {info.id: info.waiting_for for info in store.workflows()}
+    assert waits == {"flow": "workflow inner, which is paused", "other": None}
+    asked = [store.workflow(one) for one in ("flow", "middle", "inner")]
+    assert [info and info.waiting_for for info in asked] == [*["workflow inner, which is paused"] * 2, None]
+    change(store, WorkflowChange.PAUSE)
+    assert [info.waiting_for for info in store.workflows()] == [None, None]
+
+
 # -- by a person ------------------------------------------------------------------------------------------------------
 
 

@@ -386,6 +386,14 @@ def test_a_pending_task_says_what_it_waits_for(store: Store, clock: VirtualClock
     assert facts_of(store, "then", "waiting_for") == ("its time, 2027-01-15 08:01:00 UTC",)
 
 
+def test_a_task_whose_time_has_come_waits_for_a_worker(store: Store, clock: VirtualClock) -> None:
+    enqueue(store, id="then", delay_us=60 * SECOND)
+
+    clock.advance(60)
+
+    assert facts_of(store, "then", "waiting_for") == ("a worker; none is running",)
+
+
 def test_a_task_for_a_time_beyond_all_calendars_spoils_no_list(store: Store) -> None:
     far: NewTask = a_task(id="far", delay_us=1 << 61)
     store.enqueue([far])

@@ -55,7 +55,7 @@ def test_a_file_that_is_not_a_database_is_left_alone(yard: Yard) -> None:
 
     said = halted(yard.worker(ready=False), code=3)
 
-    assert "file is not a database. Nothing was changed." in said
+    assert "file is not a database. Nothing was changed by this step." in said
     assert file_of(yard).read_text() == "notes of a meeting\n" * 1000
 
 

@@ -369,6 +369,13 @@ def test_orders_act_and_say_whether_they_fit(app: Everbeat, t: Testing) -> None:
     with pytest.raises(ResultTimeout, match="it is PAUSED, and goes on after resume"):
         run.result(timeout=0)
     assert (run.resume(), run.resume(), t.run_pending()) == (True, False, 2)
+    inner, around = Workflow("inner", on_error=OnError.PAUSE), Workflow("around")
+    inner.add(task(app, "boom"))
+    around.add(inner)
+    waits = around.start(app)
+    t.run_pending()
+    with pytest.raises(ResultTimeout, match=r"it is RUNNING and waits for workflow \S+, which is paused"):
+        waits.result(timeout=0)
     assert (run.retry_failed(), run.cancel()) == (False, False)
     other = flow.start(app)
     assert other.cancel()

@@ -5,6 +5,7 @@ Nobody who lives is declared dead, nothing that ended is lost, nothing runs a se
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
@@ -202,6 +203,20 @@ def test_workers_that_start_while_the_server_is_away_wait_for_it_or_for_a_signal
 
     yard.until_ended([task_id])
     assert_that_nobody_noticed(yard, [task_id], {patient: patient.id})
+
+
+def test_that_the_server_is_back_is_known_long_before_the_next_beat(make_yard: MakeYard, cluster: Cluster) -> None:
+    yard = make_yard()
+    worker = yard.worker()
+
+    cluster.stop()
+    yard.until(lambda: "store.unavailable loop=" in worker.said(), "it says that it is away")
+    cluster.start()
+    began = time.monotonic()
+    yard.until(lambda: "store.returned" in worker.said(), "it says that it is back")
+
+    assert time.monotonic() - began < 15
+    assert "store.unavailable" not in worker.said().partition("store.returned")[2]
 
 
 def test_a_server_without_a_free_connection_is_named_and_waited_for(make_yard: MakeYard, cluster: Cluster) -> None:

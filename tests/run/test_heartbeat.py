@@ -4,6 +4,7 @@ import pytest
 from tests.run.stage import SimulatedWorker, Stage
 from tests.words import enqueue
 
+from everbeat.errors import StoreUnavailable
 from everbeat.report.log import Reporter
 from everbeat.run.heartbeat import Heartbeat
 from everbeat.run.resources import Resources
@@ -26,6 +27,23 @@ def claim_unnoticed(worker: SimulatedWorker) -> None:
     slots = worker.dispatcher.slots
     room = slots.room({}, worker.dispatcher.clock.mono_us())
     worker.store.flush(Flush(worker_id=worker.id, room=room))
+
+
+def test_a_beat_that_is_written_ends_an_outage_also_for_a_dispatcher_that_has_not_asked_again(stage: Stage) -> None:
+    worker, reporter = stage.worker(), Reporter()
+    heartbeat = Heartbeat(
+        worker_id=worker.id, store=stage.store, dispatcher=worker.dispatcher, recovery=worker.config.to_policy(),
+        clock=stage.clock, interval=30.0, reporter=reporter,
+    )  # fmt: skip
+    worker.line.is_down = True
+    worker.get_up()
+    reporter.store_unavailable("dispatcher", StoreUnavailable("away"))
+    stage.clock.advance(40)
+    assert worker.dispatcher.store_away_us > 0
+
+    heartbeat.tick()
+
+    assert (reporter.store_away_for, worker.dispatcher.store_away_us) == (0, 0)
 
 
 @pytest.mark.proves("FR-031", "FR-035", "FR-036", "AC-006")

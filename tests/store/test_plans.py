@@ -107,6 +107,10 @@ PLANS = {
     settling.REQUEUED: ["SEARCH everbeat_history USING INDEX everbeat_history_task (task_id=?)"],
     counting.ENDED: ["SCAN everbeat_tasks USING COVERING INDEX everbeat_tasks_ended"],
     counting.READY: [f"SCAN everbeat_tasks USING INDEX {READY}"],
+    counting.OVERDUE: [
+        f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>? AND due_at<?)",
+        "USE TEMP B-TREE FOR GROUP BY",
+    ],
     counting.DUE: [f"SEARCH everbeat_tasks USING INDEX {DUE} (due_at>?)", "USE TEMP B-TREE FOR GROUP BY"],
     counting.WAITING: ["SCAN everbeat_tasks USING INDEX everbeat_tasks_waiting"],
     counting.OWNED: [f"SCAN everbeat_tasks USING INDEX {OWNED}", "USE TEMP B-TREE FOR GROUP BY"],

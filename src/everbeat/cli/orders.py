@@ -5,6 +5,7 @@ that do not fit are named, the others are done, and the command ends with 1.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from everbeat.cli import filters, out, which
 from everbeat.cli.ends import FAILED
 from everbeat.cli.grammar import Group, Misused, Option
 from everbeat.cli.person import actor
-from everbeat.errors import TaskNotFound
+from everbeat.errors import StoreUnavailable, TaskNotFound
 from everbeat.model.flow import WorkflowInfo, WorkflowStatus
 from everbeat.model.order import Order
 from everbeat.model.state import Change, TaskStatus
@@ -186,12 +187,13 @@ def _by_ids(
     as_json: bool,
 ) -> None:  # fmt: skip
     runs = _runs_of(store, task_ids) if order in RUNS_ON else {}
-    done = [
-        task_id
-        for wanted in filters.by_ids(task_ids)
-        for batch in store.carry_out(order, replace(wanted, force=force), actor=actor(), reason=reason, dry_run=dry_run)
-        for task_id in batch
-    ]
+    done: list[str] = []
+    with _told_if_cut_short(order, done, dry_run=dry_run):
+        for wanted in filters.by_ids(task_ids):
+            for batch in store.carry_out(
+                order, replace(wanted, force=force), actor=actor(), reason=reason, dry_run=dry_run
+            ):
+                done += batch
     missed = [task_id for task_id in dict.fromkeys(task_ids) if task_id not in set(done)]
     problems = [_problem(store, order, task_id) for task_id in missed]
     for problem in problems:
@@ -213,11 +215,23 @@ def _by_filter(
     if count and not (dry_run or yes):
         _ask(order, count)
     done: list[str] = []
-    with out.progress(f"{order} {counted(count, 'task')}", count) as advance:
+    bar = out.progress(f"{order} {counted(count, 'task')}", count)
+    with _told_if_cut_short(order, done, dry_run=dry_run), bar as advance:
         for batch in store.carry_out(order, wanted, actor=actor(), reason=reason, dry_run=dry_run):
             done += batch
             advance(len(batch))
     _tell(order, done, [], dry_run=dry_run, as_json=as_json)
+
+
+@contextmanager
+def _told_if_cut_short(order: Order, done: Sequence[str], *, dry_run: bool) -> Iterator[None]:
+    """Each batch is a commit of its own: what was done before an outage or Ctrl-C stays done."""
+    try:
+        yield
+    except (StoreUnavailable, KeyboardInterrupt):
+        if done and not dry_run:
+            out.complain(f"cut short: {counted(len(done), 'task')} {WORDS[order].done}, the others are as they were")
+        raise
 
 
 def _tell(order: Order, done: Sequence[str], problems: Sequence[str], *, dry_run: bool, as_json: bool) -> None:

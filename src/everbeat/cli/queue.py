@@ -1,5 +1,6 @@
 """`everbeat queue`: how much waits, runs and failed; pause and resume. Its recovery commands are in `recovery.py`."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,10 @@ from everbeat.store.interface import Store
 from everbeat.store.messages import QueueCount, QueueInfo, TaskFilter
 
 app = Group("Queues: counts, pause and resume, recovery.")
+
+HELD_SECONDS = 1.0
+"""One transaction that is open for so long keeps others waiting."""
+LOOK_SECONDS = 0.05
 
 Queue = Annotated[str, Argument(metavar="QUEUE", help="A queue needs no declaration: any name will do.")]
 
@@ -102,9 +107,17 @@ def _state(name: str, counts: Sequence[QueueCount], setting: QueueInfo | None) -
 
 
 def _blocked_by(store: Store) -> str | None:
-    """A process that was stopped while it held the write lock (PROTOCOL 16)."""
-    blocker = store.blocker()
-    return str(blocker) if blocker is not None and blocker.is_stopped else None
+    """A process that was stopped while it held the write lock (PROTOCOL 16), or that keeps it and commits nothing. Who
+    is only busy commits meanwhile."""
+    blocker, version = store.blocker(), store.data_version()
+    give_up = time.monotonic() + HELD_SECONDS
+    while blocker is not None and not blocker.is_stopped and time.monotonic() < give_up:
+        time.sleep(LOOK_SECONDS)
+        found = store.blocker()
+        if found is None or found.pid != blocker.pid or store.data_version() != version:
+            return None
+        blocker = found
+    return None if blocker is None else str(blocker)
 
 
 # -- pause and resume -------------------------------------------------------------------------------------------------

@@ -277,6 +277,8 @@ def _why(info: WorkflowInfo) -> str | None:
     if info.error_code is not None:
         node = f"{info.error_node}: " if info.error_node else ""
         said.append(f"{node}{info.error_code}: {info.error_message or ''}")
+    elif info.waiting_for is not None:
+        said.append(f"waits for {info.waiting_for}")
     return clean("; ".join(said)) if said else None
 
 

@@ -253,6 +253,8 @@ class WorkflowInfo:
     """Why recovery could not mend it."""
     paused_by: str | None
     """A person, or BY_ERROR: a node failed."""
+    waiting_for: str | None = None
+    """One that is nested in it, at any depth, and is paused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

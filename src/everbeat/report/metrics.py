@@ -6,6 +6,7 @@ worker measured of itself is its own. A metric that can not be known here has no
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -13,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from everbeat.decide import measure
+from everbeat.model.recovery import Cause
 from everbeat.model.state import TaskStatus
 from everbeat.model.total import Total
 from everbeat.store.messages import Measures, QueueCount
@@ -20,6 +22,12 @@ from everbeat.store.messages import Measures, QueueCount
 PREFIX = "everbeat_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DEATH_CAUSES = ("proof", "silence", "manual")
+ACTIONS = ("retry", "pending", "failed", "cancelled")
+"""What becomes of a task that is recovered."""
+TIMES = {
+    measure.DETECTION: "From the moment a worker was last seen alive until it was declared dead.",
+    measure.RESTART: "From the recovery of a task until its code was started again.",
+}
 
 
 class Observed(Protocol):
@@ -86,8 +94,8 @@ def of_store(found: Measures | None, *, is_up: bool) -> Iterator[Metric]:
                  [found.undelivered] if found else [])  # fmt: skip
     yield from _moments(totals)
     yield from _counters(totals, is_known=found is not None)
-    yield _times(measure.DETECTION, "From the moment a worker was last seen alive until it was declared dead.", totals)
-    yield _times(measure.RESTART, "From the recovery of a task until its code was started again.", totals)
+    for name, says in TIMES.items():
+        yield _times(name, says, totals, is_known=found is not None)
 
 
 def of_worker(own: OwnMeasures | None) -> Iterator[Metric]:
@@ -157,6 +165,7 @@ def _moments(totals: Sequence[Total]) -> Iterator[Metric]:
 
 
 def _counters(totals: Sequence[Total], *, is_known: bool) -> Iterator[Metric]:
+    """Each from 0 on: what appears with its first count shows no increase to who watches."""
     deaths = CounterMetricFamily(f"{PREFIX}worker_deaths", "Workers that were declared dead.", labels=["cause"])
     found = {total.labels["cause"]: total.value for total in totals if total.name == measure.DEATHS}
     for cause in [*DEATH_CAUSES, *sorted(found.keys() - set(DEATH_CAUSES))] if is_known else []:
@@ -164,9 +173,10 @@ def _counters(totals: Sequence[Total], *, is_known: bool) -> Iterator[Metric]:
     yield deaths
     says = "Tasks taken from a runner that was gone, by what became of them and why."
     recoveries = CounterMetricFamily(f"{PREFIX}recoveries", says, labels=["action", "cause"])
-    for total in totals:
-        if total.name == measure.RECOVERIES:
-            recoveries.add_metric([total.labels["action"], total.labels["cause"]], total.value)
+    taken = {(action, str(cause)): 0.0 for action, cause in product(ACTIONS, Cause)} if is_known else {}
+    taken |= {(t.labels["action"], t.labels["cause"]): t.value for t in totals if t.name == measure.RECOVERIES}
+    for labels, value in taken.items():
+        recoveries.add_metric(labels, value)
     yield recoveries
     refused = CounterMetricFamily(f"{PREFIX}writes_refused", "Outcomes that came too late, were refused and kept.")
     if is_known:
@@ -174,7 +184,7 @@ def _counters(totals: Sequence[Total], *, is_known: bool) -> Iterator[Metric]:
     yield refused
 
 
-def _times(name: str, says: str, totals: Sequence[Total]) -> Metric:
+def _times(name: str, says: str, totals: Sequence[Total], *, is_known: bool) -> Metric:
     found = {total.labels["le"]: total.value for total in totals if total.name == name}
     buckets, below = [], 0.0
     for bound in [*map(str, measure.SECONDS), "+Inf"]:
@@ -182,7 +192,8 @@ def _times(name: str, says: str, totals: Sequence[Total]) -> Metric:
         buckets.append((bound, below))
     seconds = sum(total.value for total in totals if total.name == f"{name}_sum")
     family = HistogramMetricFamily(PREFIX + name, says)
-    family.add_metric([], buckets, seconds)
+    if is_known:
+        family.add_metric([], buckets, seconds)
     return family
 
 

@@ -222,8 +222,9 @@ def _rich_table(columns: Sequence[Column], cells: Sequence[Sequence[str]], width
     for row in cells:
         shown.add_row(*map(Text, row))
     console = Console(
-        width=width, color_system="standard", force_terminal=True, markup=False, emoji=False, highlight=False
-    )
+        width=width, height=len(cells), color_system="standard", force_terminal=True, markup=False, emoji=False,
+        highlight=False,
+    )  # fmt: skip  # with a width alone, a terminal that calls itself dumb would be 80 wide
     with console.capture() as captured:
         console.print(shown)
     return "\n".join(text.rstrip() for text in captured.get().splitlines())

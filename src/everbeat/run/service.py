@@ -26,21 +26,28 @@ class Service:
     def __init__(self, loop: Loop, reporter: Reporter) -> None:
         self.loop = loop
         self._reporter = reporter
-        self._stop = threading.Event()
+        self._bell = threading.Event()
+        self._is_over = False
         self._thread = threading.Thread(target=self._run, name=f"everbeat-{loop.name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
+    def hurry(self) -> None:
+        """The next turn is now."""
+        self._bell.set()
+
     def stop(self) -> None:
         """Ask it to end, and wait for the turn it is in."""
-        self._stop.set()
+        self._is_over = True
+        self._bell.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._turn()):
-            continue
+        while not self._is_over:
+            self._bell.wait(self._turn())
+            self._bell.clear()
 
     def _turn(self) -> float:
         try:

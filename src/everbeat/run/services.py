@@ -15,6 +15,11 @@ class Services:
         self._running.append(service)
         service.start()
 
+    def hurry(self, loop: Loop) -> None:
+        for service in self._running:
+            if service.loop is loop:
+                service.hurry()
+
     def stop(self) -> None:
         """All of them, in the order they were started."""
         for service in self._running:

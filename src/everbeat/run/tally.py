@@ -28,6 +28,10 @@ class Tally:
         self.away_since = self.away_since or now
         self.last_error = error
 
+    def store_returned(self) -> None:
+        """Somebody else of this worker has written: the last try of the dispatcher is no news any more."""
+        self.away_since = None
+
     def count(self, endings: Sequence[Ending], settlements: Sequence[Settlement]) -> None:
         self.flushes += 1
         self.away_since = None

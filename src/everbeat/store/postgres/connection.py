@@ -328,7 +328,7 @@ class PostgresDatabase:
         return self.unavailable(error)
 
     def unavailable(self, error: psycopg.Error) -> StoreUnavailable:
-        said = f"{self.location}: {told(error)}. Nothing was changed."
+        said = f"{self.location}: {told(error)}. Nothing was changed by this step."
         kind = Locked if isinstance(error, psycopg.errors.LockNotAvailable) else StoreUnavailable
         return kind(said, may_pass=may_pass(error))
 

@@ -34,7 +34,8 @@ class Flowing(Waiting):
 
     def workflow(self, workflow_id: str) -> WorkflowInfo | None:
         with self.database.read() as tx:
-            return flow_look.get(tx, workflow_id)
+            info = flow_look.get(tx, workflow_id)
+            return None if info is None else flow_look.with_waits(tx, [info])[0]
 
     def workflows(self, *, statuses: Collection[WorkflowStatus] = (), name: str | None = None,
                   limit: int = 50) -> list[WorkflowInfo]:  # fmt: skip
@@ -111,7 +112,8 @@ class Flowing(Waiting):
         return await self._await(workflow_id, self._ended_workflow, timeout)
 
     def _ended_workflow(self, workflow_id: str) -> WorkflowInfo | None:
-        info = self.workflow(workflow_id)
+        with self.database.read() as tx:
+            info = flow_look.get(tx, workflow_id)
         if info is None:
             raise WorkflowNotFound(workflow_id)
         return info if info.status.is_terminal else None

@@ -366,10 +366,10 @@ class SQLiteDatabase:
             self.condemn()
             url = shlex.quote(f"sqlite:///{self.path}")
             return StoreDamaged(
-                f"{self.path} is damaged: {error}. Nothing was changed. Stop what uses it, then run: everbeat queue "
-                f"recover --db {url}. It repairs what can be repaired, and says what to do otherwise"
+                f"{self.path} is damaged: {error}. Nothing was changed by this step. Stop what uses it, then run: "
+                f"everbeat queue recover --db {url}. It repairs what can be repaired, and says what to do otherwise"
             )
-        return StoreUnavailable(f"{self.path}: {error}{self._why_closed(error)}. Nothing was changed.")
+        return StoreUnavailable(f"{self.path}: {error}{self._why_closed(error)}. Nothing was changed by this step.")
 
     def _is_damage(self, error: sqlite3.Error) -> bool:
         """A file that is not a database was damaged only if it was ever ours."""
@@ -388,7 +388,7 @@ class SQLiteDatabase:
     def _why_blocked(self) -> str:
         blocker = find_blocker(self.path) or find_holder(self.turnstile.path)
         who = f"store blocked by {blocker}" if blocker else "store blocked"
-        return f"{self.path}: {who}; could not write for {self.patience:.0f}s. Nothing was changed."
+        return f"{self.path}: {who}; could not write for {self.patience:.0f}s. Nothing was changed by this step."
 
 
 _OPEN: "weakref.WeakSet[SQLiteDatabase]" = weakref.WeakSet()

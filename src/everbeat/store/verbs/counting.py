@@ -56,6 +56,11 @@ SELECT min(run_at) FROM
       WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name = ? AND priority = ?
       ORDER BY seq LIMIT 1000) AS first"""
 
+# everbeat_tasks_due. Those whose time has come: the next worker with room makes them ready, and there may be none.
+OVERDUE = """
+SELECT queue, min(due_at) FROM everbeat_tasks
+ WHERE status = 'PENDING' AND due_at IS NOT NULL AND due_at <= ? GROUP BY queue"""
+
 KNOWN = frozenset(TaskStatus)
 
 QUARANTINED = "SELECT count(*) FROM everbeat_tasks WHERE quarantined = 1"
@@ -68,12 +73,15 @@ def counts(tx: Transaction) -> list[QueueCount]:
         for queue, status, count in tx.rows(sql):
             if status in KNOWN:  # others were written by hand: `db check` tells of them
                 found[str(queue), TaskStatus(status)] += count
+    overdue: dict[str, int] = dict(tx.rows(OVERDUE, (tx.now,)))
     return [
         QueueCount(
             queue=queue,
             status=status,
             count=count,
-            oldest_run_at=moment_or_none(_oldest(tx, queue) if status is TaskStatus.PENDING else None),
+            oldest_run_at=moment_or_none(
+                _oldest(tx, queue, overdue.get(queue)) if status is TaskStatus.PENDING else None
+            ),
         )
         for (queue, status), count in sorted(found.items())
     ]
@@ -88,9 +96,10 @@ def quarantined(tx: Transaction) -> int:
     return row[0] if row else 0
 
 
-def _oldest(tx: Transaction, queue: str) -> int | None:
+def _oldest(tx: Transaction, queue: str, overdue: int | None) -> int | None:
     found = (tx.one(OLDEST, (queue, name, priority)) for name, priority in _kinds(tx, queue))
-    return min((row[0] for row in found if row and isinstance(row[0], int)), default=None)
+    times = [overdue, *(row[0] for row in found if row)]
+    return min((time for time in times if isinstance(time, int)), default=None)
 
 
 def _kinds(tx: Transaction, queue: str) -> Iterator[tuple[str, int]]:

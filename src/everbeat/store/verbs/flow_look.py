@@ -3,7 +3,8 @@ and `ends`, which are for the sender, have what the code of a sensitive task sai
 
 import json
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +20,14 @@ INFO = """
 SELECT id, name, status, on_error, parent_id, nodes, nodes_left, created_at, started_at, finished_at, error_node,
        error_code, error_message, stuck, paused_by
   FROM everbeat_workflows"""
+# everbeat_workflows_halted, then up to the root by the primary key. What is paused with the one around it is not told.
+PAUSED_INSIDE = """
+WITH RECURSIVE around(id, paused) AS (
+    SELECT i.parent_id, i.id FROM everbeat_workflows i JOIN everbeat_workflows p ON p.id = i.parent_id
+     WHERE i.status = 'PAUSED' AND p.status <> 'PAUSED'
+    UNION
+    SELECT w.parent_id, a.paused FROM around a JOIN everbeat_workflows w ON w.id = a.id WHERE w.parent_id IS NOT NULL)
+SELECT id, min(paused) FROM around GROUP BY id"""
 OUTPUTS = "SELECT outputs FROM everbeat_workflows WHERE id = ?"
 
 STATUSES, ON_ERROR = frozenset(WorkflowStatus), frozenset(OnError)
@@ -61,7 +70,24 @@ def workflows(
     where = " AND ".join(said for said, _ in asked)
     values = [value for _, given in asked for value in given]
     rows = tx.all(f"{INFO} WHERE {where} ORDER BY created_at DESC, id DESC LIMIT ?", [*values, limit])
-    return [_info(row) for row in rows if row[2] in STATUSES and row[3] in ON_ERROR]
+    return with_waits(tx, [_info(row) for row in rows if row[2] in STATUSES and row[3] in ON_ERROR])
+
+
+def with_waits(tx: Transaction, found: Sequence[WorkflowInfo]) -> list[WorkflowInfo]:
+    """The same, and what those that are RUNNING wait for: nobody else goes on with what is paused inside of them."""
+    if not any(info.status is WorkflowStatus.RUNNING for info in found):
+        return list(found)
+    paused: dict[str, str] = dict(tx.rows(PAUSED_INSIDE))
+    return [
+        replace(info, waiting_for=_paused(paused[info.id]))
+        if info.status is WorkflowStatus.RUNNING and info.id in paused
+        else info
+        for info in found
+    ]
+
+
+def _paused(workflow_id: str) -> str:
+    return f"workflow {workflow_id}, which is paused"
 
 
 def nodes(tx: Transaction, workflow_id: str) -> list[NodeInfo]:
@@ -115,7 +141,7 @@ def _node(row: Row, after: list[str], workflow_id: str, waits: Waits) -> NodeInf
 def _waiting_for(status: NodeStatus, row: Row, workflow_id: str, waits: Waits) -> str | None:
     child_id, child, own = row[6], row[17], row[18]
     if child == WorkflowStatus.PAUSED and not status.is_terminal:
-        return f"workflow {child_id}, which is paused"
+        return _paused(child_id)
     if status is NodeStatus.READY:
         not_begun = "its workflow, which has not begun" if own == WorkflowStatus.PENDING else None
         return f"{PAUSED}{workflow_id}" if own == WorkflowStatus.PAUSED else not_begun

@@ -163,7 +163,9 @@ class Waits:
             return str(stored)
         if held:
             return f"its queue {queue}, {held}"
-        return self._worker(queue, name) if due_at is None else f"its time, {moment(due_at):%Y-%m-%d %H:%M:%S} UTC"
+        if due_at is None or due_at <= self._tx.now:
+            return self._worker(queue, name)
+        return f"its time, {moment(due_at):%Y-%m-%d %H:%M:%S} UTC"
 
     def _worker(self, queue: str, name: str) -> str:
         if self._alive is None:
