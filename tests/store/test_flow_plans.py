@@ -167,8 +167,10 @@ def test_it_takes_the_same_round_trips_and_touches_the_same_rows_on_postgresql(
             costs.append((trips, rows_touched(store, taken[FEW:])))
             store.change_workflow(WorkflowChange.CANCEL, f"flow{width}", actor="me")
 
-    assert costs[0] == costs[1]
-    assert 3 * FEW <= costs[1][1] <= 10 * FEW
+    (few_trips, few_rows), (many_trips, many_rows) = costs
+    assert few_trips == many_trips
+    assert many_rows == pytest.approx(few_rows, rel=0.05)  # what another process keeps from being cleaned up counts, too
+    assert 3 * FEW <= many_rows <= 10 * FEW
 
 
 def rows_touched(store: PostgresStore, ended: Sequence[Claim]) -> int:

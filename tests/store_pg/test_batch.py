@@ -195,7 +195,7 @@ def test_a_statement_that_is_prepared_and_not_known_to_be_is_sent_on_another_con
         enqueue(store)
     with store.database.session() as connection:
         assert connection.prepared is not None
-        connection.prepared._known.clear()
+        connection.prepared.known.clear()
 
     with pytest.raises(StoreUnavailable):
         enqueue(store)
