@@ -169,7 +169,9 @@ def test_it_takes_the_same_round_trips_and_touches_the_same_rows_on_postgresql(
 
     (few_trips, few_rows), (many_trips, many_rows) = costs
     assert few_trips == many_trips
-    assert many_rows == pytest.approx(few_rows, rel=0.05)  # what another process keeps from being cleaned up counts, too
+    assert many_rows == pytest.approx(
+        few_rows, rel=0.05
+    )  # what another process keeps from being cleaned up counts, too
     assert 3 * FEW <= many_rows <= 10 * FEW
 
 
