@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from starlette.background import BackgroundTasks
 
 from everbeat import ConfigError, Everbeat, PayloadError, RetryPolicy, StoreUnavailable, TaskConflict, TaskStatus
 from everbeat.model.task import TaskPolicy
@@ -44,6 +45,22 @@ def test_an_async_task_called_plainly_is_a_coroutine(app: Everbeat) -> None:
 
     assert asyncio.run(double(4)) == 8
     assert double.is_async
+
+
+def test_what_asks_for_coroutine_functions_awaits_an_async_task(app: Everbeat, add: Any) -> None:
+    heard: list[str] = []
+
+    @app.task
+    async def mail(to: str) -> None:
+        heard.append(to)
+
+    background = BackgroundTasks()
+    background.add_task(mail, "ada")
+    asyncio.run(background())
+
+    assert heard == ["ada"]
+    assert asyncio.iscoroutinefunction(mail)
+    assert not asyncio.iscoroutinefunction(add)
 
 
 def test_a_task_looks_like_its_function(add: Any) -> None:
