@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import FunctionType, MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Protocol, Self, TypeVar, overload
 
 from everbeat.broker import Broker
 from everbeat.config import AppConfig, PostgresConfig, RetryPolicy, SQLiteConfig, broker_from_url, checks, to_policy
@@ -72,6 +72,12 @@ class Everbeat:
         self._store: Store | None = None
         self._opening = threading.Lock()
         _APPS.add(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an Everbeat application and what refers to it can not be pickled or copied; another process imports it, "
+            "and finds a task by its id: app.handle(id)"
+        )
 
     def __repr__(self) -> str:
         return f"<Everbeat {self.config.broker.location}, {len(self._tasks)} tasks>"

@@ -167,6 +167,10 @@ class Task(Sendable[P, R]):
     def __repr__(self) -> str:
         return f"<task {self.name}>"
 
+    def __reduce__(self) -> str:
+        """A function travels to another process by its name, and so does the task that has taken its place."""
+        return self.__qualname__
+
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.function(*args, **kwargs)
 

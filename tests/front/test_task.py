@@ -1,7 +1,9 @@
 """A task is a function that can also be sent."""
 
 import asyncio
+import copy
 import inspect
+import pickle
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +29,10 @@ def add(app: Everbeat) -> Any:
         return a + b
 
     return add
+
+
+def _shout(word: str) -> str:
+    return word.upper()
 
 
 # -- being a function -------------------------------------------------------------------------------------------------
@@ -61,6 +67,21 @@ def test_what_asks_for_coroutine_functions_awaits_an_async_task(app: Everbeat, a
     assert heard == ["ada"]
     assert asyncio.iscoroutinefunction(mail)
     assert not asyncio.iscoroutinefunction(add)
+
+
+def test_a_task_travels_to_another_process_as_its_function_would(app: Everbeat) -> None:
+    shout = app.task(_shout)
+
+    with pytest.MonkeyPatch.context() as module:
+        module.setitem(globals(), "_shout", shout)
+
+        assert pickle.loads(pickle.dumps([shout])) == [shout]
+        assert copy.deepcopy([shout]) == [shout]
+
+
+def test_what_holds_an_application_says_that_it_can_not_be_pickled(app: Everbeat, add: Any) -> None:
+    with pytest.raises(TypeError, match=r"another process imports it, .* by its id: app.handle\(id\)"):
+        pickle.dumps(add.enqueue(1))
 
 
 def test_a_task_looks_like_its_function(add: Any) -> None:
