@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -29,6 +30,16 @@ def add(app: Everbeat) -> Any:
         return a + b
 
     return add
+
+
+def quietly(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator as users have them."""
+
+    @wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
 
 
 def _shout(word: str) -> str:
@@ -125,6 +136,15 @@ def test_what_the_decorator_says_is_kept(app: Everbeat) -> None:
 def test_a_name_can_be_taken_only_once(app: Everbeat, add: Any) -> None:
     with pytest.raises(ConfigError, match=r"the name is taken by the function at .*test_task.py:\d+"):
         app.task(name=add.name)(lambda: None)
+
+
+def test_a_name_that_a_wrapped_function_has_is_taken_by_the_function_and_not_by_its_wrapper(app: Everbeat) -> None:
+    def first() -> None: ...
+
+    app.task(name="mail.send")(quietly(first))
+
+    with pytest.raises(ConfigError, match=rf"test_task.py:{first.__code__.co_firstlineno};"):
+        app.task(name="mail.send")(quietly(lambda: None))
 
 
 @pytest.mark.parametrize(
@@ -438,6 +458,14 @@ def test_a_method_is_refused_and_a_static_one_taken(app: Everbeat) -> None:
 
         class Wrong:
             @app.task
+            def send(self, number: int) -> int:
+                return number
+
+    with pytest.raises(TypeError, match="make it a function, or a staticmethod"):
+
+        class WrappedWrong:
+            @app.task
+            @quietly
             def send(self, number: int) -> int:
                 return number
 
