@@ -93,6 +93,8 @@ def _problems(task: "Task[..., Any]", recovery: RecoveryPolicy) -> Iterator[str]
 
 def _doubts(task: "Task[..., Any]", recovery: RecoveryPolicy) -> Iterator[str]:
     yield from doubts_about(task.policy, recovery, timeout=task.timeout)
+    if not task.is_async and inspect.iscoroutinefunction(inspect.unwrap(task.function)):
+        yield "it is a plain function around an async one: RESULT_INVALID, unless it runs that to its end"
     if "<locals>" in task.function.__qualname__:
         yield "it is defined inside a function: a worker knows it only if importing the application calls that function"
 

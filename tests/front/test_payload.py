@@ -6,6 +6,7 @@ import math
 import timeit
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -616,6 +617,16 @@ def test_a_result_that_does_not_fit_is_refused() -> None:
         PayloadError, match=r"count\(\) returned a value that can not be stored: 'result\[0\]' of type object"
     ):
         Payload(count).encode_result([object()])
+
+
+def test_a_result_that_nobody_awaited_says_so() -> None:
+    async def count() -> int: ...
+
+    with (
+        closing(count()) as coroutine,
+        pytest.raises(PayloadError, match=r"of type coroutine .*: nobody has awaited it"),
+    ):
+        Payload(count).encode_result(coroutine)
 
 
 def test_a_result_that_would_change_is_refused() -> None:
