@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import FunctionType, MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Protocol, Self, TypeVar, overload
 
 from everbeat.broker import Broker
 from everbeat.config import AppConfig, PostgresConfig, RetryPolicy, SQLiteConfig, broker_from_url, checks, to_policy
@@ -29,7 +29,7 @@ from everbeat.hooks import (
     require_event_name,
     require_subscriber,
 )
-from everbeat.ids import module_name, name_problem, new_id
+from everbeat.ids import code_of, module_name, name_problem, new_id
 from everbeat.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, CrashAction
 from everbeat.options import priority_problem
 from everbeat.payload import decode_plain
@@ -72,6 +72,12 @@ class Everbeat:
         self._store: Store | None = None
         self._opening = threading.Lock()
         _APPS.add(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an Everbeat application and what refers to it can not be pickled or copied; another process imports it, "
+            "and finds a task by its id: app.handle(id)"
+        )
 
     def __repr__(self) -> str:
         return f"<Everbeat {self.config.broker.location}, {len(self._tasks)} tasks>"
@@ -187,7 +193,7 @@ class Everbeat:
         other = self._tasks.get(name)
         if other is None:
             return None
-        code = other.function.__code__
+        code = code_of(other.function)
         return f"the name is taken by the function at {code.co_filename}:{code.co_firstlineno}; give another name="
 
     # -- around tasks -----------------------------------------------------------------------------------------------
@@ -354,7 +360,8 @@ def _require_function(function: object) -> None:
 def _is_method(function: FunctionType) -> bool:
     """A function of a class body whose first parameter is the object or the class."""
     owner = function.__qualname__.rpartition(".")[0]
-    first = function.__code__.co_varnames[: function.__code__.co_argcount][:1]
+    code = code_of(function)
+    first = code.co_varnames[: code.co_argcount][:1]
     return bool(owner) and not owner.endswith("<locals>") and first in (("self",), ("cls",))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from everbeat.config.effective import effective
 from everbeat.decide.sense import after_a_crash, doubts_about, problems_of
 from everbeat.errors import PayloadError
-from everbeat.ids import full_name
+from everbeat.ids import code_of, full_name
 from everbeat.model.recovery import RecoveryPolicy
 from everbeat.model.state import Change
 from everbeat.workflow import Workflow
@@ -52,7 +52,7 @@ def unusable(message: str) -> dict[str, Any]:
 
 
 def _rules(task: "Task[..., Any]", recovery: RecoveryPolicy) -> dict[str, Any]:
-    policy, code = task.policy, task.function.__code__
+    policy, code = task.policy, code_of(task.function)
     runs_again = after_a_crash(policy, recovery).change is Change.RECOVER
     return {
         "name": task.name,
@@ -93,6 +93,8 @@ def _problems(task: "Task[..., Any]", recovery: RecoveryPolicy) -> Iterator[str]
 
 def _doubts(task: "Task[..., Any]", recovery: RecoveryPolicy) -> Iterator[str]:
     yield from doubts_about(task.policy, recovery, timeout=task.timeout)
+    if not task.is_async and inspect.iscoroutinefunction(inspect.unwrap(task.function)):
+        yield "it is a plain function around an async one: RESULT_INVALID, unless it runs that to its end"
     if "<locals>" in task.function.__qualname__:
         yield "it is defined inside a function: a worker knows it only if importing the application calls that function"
 
@@ -128,7 +130,7 @@ def _imported_twice(app: "Everbeat") -> Iterator[str]:
     """A file that is a module under two names has registered its tasks twice, under names that differ."""
     places = defaultdict(list)
     for task in app.tasks.values():
-        code = task.function.__code__
+        code = code_of(task.function)
         places[code.co_filename, code.co_firstlineno, code.co_name].append(task)
     for (file, _, _), tasks in places.items():
         modules = {task.function.__module__ for task in tasks}

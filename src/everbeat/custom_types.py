@@ -4,6 +4,7 @@ words for.
 The type is always that of the annotation: nothing here looks at the data to choose one.
 """
 
+import inspect
 import sys
 import typing
 from collections.abc import Iterator
@@ -46,6 +47,10 @@ def encode_custom(value: Any) -> Any:
             return float.__mul__(value, 1.0)
     if is_model(type(value)):
         return msgspec.Raw(_model_json(value))
+    if inspect.iscoroutine(value):
+        raise NotImplementedError(
+            "nobody has awaited it; what calls an async function must be one itself, and await it"
+        )
     raise NotImplementedError(f"{type_name(type(value))} has no JSON form; {SUPPORTED}")
 
 

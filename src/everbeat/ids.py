@@ -4,6 +4,7 @@ Ids are UUIDs of version 7: they sort by time, so the newest rows stand together
 only grow, also when the clock steps back. They are made by the sender, so an enqueue without an answer can be repeated.
 """
 
+import inspect
 import os
 import re
 import sys
@@ -13,6 +14,7 @@ from array import array
 from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 LONGEST_KEY = 512
@@ -139,3 +141,9 @@ def module_name(name: str) -> str:
 def full_name(thing: Any) -> str:
     """`module.qualname` of a class or function, the same in the script that sends and the worker that imports it."""
     return f"{module_name(thing.__module__)}.{thing.__qualname__}"
+
+
+def code_of(function: Callable[..., Any]) -> CodeType:
+    """Of the function as it was written, whatever decorators have wrapped around it."""
+    code: CodeType = getattr(inspect.unwrap(function), "__code__", function.__code__)
+    return code

@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -49,6 +49,10 @@ LONGEST_ADVANCE_SECONDS = 100 * 366 * 86_400
 NO_JITTER = 0.5
 ENDS_A_RUN = (Exception, SystemExit, GeneratorExit, TaskInterrupted, asyncio.CancelledError)
 """What a worker would store as a failure. Ctrl-C, and `pytest.fail()` inside a task, end the test instead."""
+
+
+_UNDER_WAY: ContextVar[tuple[str, ...]] = ContextVar("everbeat.under_way", default=())
+"""The tasks inside which this code runs: none of them ends while it waits."""
 
 
 class StandingClock:
@@ -96,7 +100,7 @@ class ThrowawayStore(SQLiteStore):
         if self.finished(task_id) is None:
             self.worker.run_ready(retries=True)
         info = self.get(task_id, full=False)
-        is_running = info is not None and info.status is TaskStatus.RUNNING
+        is_running = info is not None and info.status is TaskStatus.RUNNING and task_id not in _UNDER_WAY.get()
         return super().wait(task_id, timeout if is_running else 0)
 
     async def await_(self, task_id: str, timeout: float | None) -> Finished | None:
@@ -193,6 +197,7 @@ class InProcessWorker:
         call = Calling(task, current, self._app.hooks.around)
         context = copy_context()
         context.run(CURRENT.set, current)
+        context.run(_UNDER_WAY.set, (*_UNDER_WAY.get(), claim.id))
         result = error = None
         try:
             if task.is_async:

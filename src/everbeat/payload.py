@@ -28,7 +28,7 @@ from msgspec import UNSET
 
 from everbeat.changes import UNENCODABLE, differs, first_change, first_not_finite, first_unencodable
 from everbeat.config.app import MAX_PAYLOAD_BYTES, MIB
-from everbeat.custom_types import ENCODER, decode_custom, has_sets, readable, with_ordered_sets
+from everbeat.custom_types import ENCODER, SUPPORTED, decode_custom, has_sets, readable, with_ordered_sets
 from everbeat.errors import PayloadError, ResultTooLarge
 
 H = TypeVar("H")
@@ -456,6 +456,8 @@ def _require_readable(hint: Any, what: str, *, is_needed: bool = True) -> Any:
         msgspec.json.Decoder(hint)
     except TypeError as error:
         raise PayloadError(f"{what} has a type that can not be read from JSON: {error}") from error
+    except RecursionError as error:
+        raise PayloadError(f"{what} has a type alias that contains itself; {SUPPORTED}, or Any") from error
     return hint
 
 

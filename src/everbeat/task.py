@@ -6,6 +6,8 @@ like the function: what a type checker accepts as a call it accepts as an `enque
 Every argument is encoded and checked before anything is stored, so one bad call in `enqueue_many` sends nothing at all.
 """
 
+import inspect
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -164,6 +166,10 @@ class Task(Sendable[P, R]):
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
+
+    def __reduce__(self) -> str:
+        """A function travels to another process by its name, and so does the task that has taken its place."""
+        return self.__qualname__
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.function(*args, **kwargs)
@@ -329,7 +335,23 @@ class SyncTask(Task[P, R]):
 
 
 class AsyncTask(Task[P, R]):
+    """Whoever asks is told that it is a coroutine function: a plain one would be called, and never awaited."""
+
     is_async = True
+
+    def __init__(self, app: "Everbeat", function: Callable[P, Any], name: str, settings: TaskSettings) -> None:
+        super().__init__(app, function, name, settings)
+        if sys.version_info >= (3, 12):
+            inspect.markcoroutinefunction(self)
+
+    if sys.version_info < (3, 12):
+
+        @property
+        def _is_coroutine(self) -> object:
+            """What `asyncio.iscoroutinefunction` looks for."""
+            from asyncio import coroutines
+
+            return vars(coroutines)["_is_coroutine"]
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         coroutine: Coroutine[Any, Any, R] = self.function(*args, **kwargs)

@@ -186,6 +186,47 @@ def test_what_works_and_may_not_be_meant_is_a_warning(everbeat: Command, shop: A
     assert "around_task start.around is asynchronous" in ended.out
 
 
+QUIETLY = """
+from functools import wraps
+def quietly(function):
+    @wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+    return wrapper
+"""
+
+
+def test_tasks_below_one_decorator_are_still_several_functions(everbeat: Command, shop: Any, tmp_path: Path) -> None:
+    shop(QUIETLY, "tools.py")
+    shop("from everbeat import Everbeat\napp = Everbeat('sqlite:///jobs.db', imports=['mails', 'bills'])\n")
+    for name in ("mails", "bills"):
+        shop(
+            "from shop import app\nfrom tools import quietly\n@app.task\n@quietly\ndef send() -> None: ...\n",
+            f"{name}.py",
+        )
+
+    ended = everbeat("check", "shop:app", "--json")
+
+    found = json.loads(ended.out)
+    assert found["warnings"] == []
+    assert [task["defined_at"] for task in found["tasks"]] == [f"{tmp_path}/bills.py:3", f"{tmp_path}/mails.py:3"]
+
+
+def test_a_plain_function_around_an_async_one_is_a_warning(everbeat: Command, shop: Any) -> None:
+    shop(QUIETLY, "tools.py")
+    shop(
+        "from everbeat import Everbeat\nfrom tools import quietly\napp = Everbeat('sqlite:///jobs.db')\n"
+        "@app.task\n@quietly\nasync def send() -> None: ...\n"
+    )
+
+    ended = everbeat("check", "shop:app", "--json")
+
+    assert ended.code == 0
+    (warning,) = json.loads(ended.out)["warnings"]
+    assert warning["task"] == "shop.send"
+    assert "it is a plain function around an async one: RESULT_INVALID, unless" in warning["problem"]
+
+
 def test_an_application_without_tasks_is_told_where_they_may_be(everbeat: Command, shop: Any) -> None:
     shop("from everbeat import Everbeat\napp = Everbeat('sqlite:///jobs.db')\n")
 

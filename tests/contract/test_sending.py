@@ -162,6 +162,33 @@ def test_one_id_twice_in_a_call_with_other_arguments_is_a_conflict(store: Store)
     assert store.get("a") is None
 
 
+@pytest.mark.parametrize("args", [b"[1]", b"[2]"])
+def test_one_id_twice_in_a_call_beside_a_held_unique_key_is_what_two_calls_make_of_it(
+    store: Store, args: bytes
+) -> None:
+    enqueue(store, id="holder", unique_key="k")
+    repeated = a_task(id="a", args=b"[2]")
+
+    stored = store.enqueue([a_task(id="a", args=args, unique_key="k"), repeated, repeated])
+
+    assert stored == [
+        Enqueued(id="holder", created=False),
+        Enqueued(id="a", created=True),
+        Enqueued(id="a", created=False),
+    ]
+
+
+def test_one_id_many_times_in_a_call_takes_the_first_key_that_is_free(store: Store) -> None:
+    enqueue(store, id="holder", unique_key="held")
+    keys = ["held", "held", "free", "held", "free"]
+
+    stored = store.enqueue([a_task(id="a", unique_key=key) for key in keys])
+
+    assert [(one.id, one.created) for one in stored] == [
+        ("holder", False), ("holder", False), ("a", True), ("a", False), ("a", False)
+    ]  # fmt: skip
+
+
 def test_an_id_stays_taken_after_its_task_has_ended(store: Store) -> None:
     enqueue(store, id="a")
     store.cancel("a", actor="me")

@@ -129,6 +129,16 @@ def test_a_forked_process_that_stays_does_not_hide_the_death_of_its_parent(yard:
     yard.until(lambda: not is_alive(left), "what it left is gone with it")
 
 
+def test_a_task_can_stop_the_processes_that_it_forked(yard: Yard) -> None:
+    worker = yard.worker(processes=1)
+    task_id = yard.send("stops_forked")
+
+    yard.until_ended([task_id])
+
+    assert yard.status(task_id) is TaskStatus.COMPLETED
+    assert worker.stop() == 0
+
+
 def test_a_program_left_behind_does_not_hold_up_its_task_and_ends_with_the_worker(yard: Yard) -> None:
     worker = yard.worker(processes=1)
     task_id = yard.send("starts_program")

@@ -255,6 +255,23 @@ def test_a_url_that_names_no_store_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "instead"),
+    [
+        ("postgresql+psycopg://bob:s3cret@db/jobs", "begin it with postgresql://, not postgresql+psycopg://"),
+        ("postgres+asyncpg://db/jobs", "begin it with postgres://, not postgres+asyncpg://"),
+        ("sqlite+aiosqlite:///jobs.db", "begin it with sqlite://, not sqlite+aiosqlite://"),
+    ],
+)
+def test_a_url_with_a_driver_says_how_it_is_written_here(url: str, instead: str) -> None:
+    for make in (broker_from_url, PostgresConfig):
+        with pytest.raises(ConfigError) as caught:
+            make(url)
+
+        assert instead in str(caught.value)
+        assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     "wrong",
     [
         {"durability": "off"},

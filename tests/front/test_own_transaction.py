@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -259,6 +260,18 @@ def test_a_failed_or_closed_transaction_is_told_so(add: Any, url: str) -> None:
         with pytest.raises(ValueError, match="rolled back"):
             add.options(connection=connection).enqueue(1)
     with pytest.raises(ValueError, match="closed"):
+        add.options(connection=connection).enqueue(1)
+
+
+@pytest.mark.parametrize("kind", ["server", "file"])
+def test_a_closed_connection_of_sqlalchemy_is_told_so(
+    add: Any, url: str, tmp_path: Path, stack: ExitStack, kind: str
+) -> None:
+    engine = an_engine(url if kind == "server" else f"sqlite:///{tmp_path}/jobs.db", stack)
+    connection = engine.connect()
+    connection.close()
+
+    with pytest.raises(ValueError, match=r"sqlalchemy.engine.base.Connection, is closed. Nothing was sent"):
         add.options(connection=connection).enqueue(1)
 
 

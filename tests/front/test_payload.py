@@ -3,9 +3,11 @@
 import enum
 import logging
 import math
+import sys
 import timeit
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -488,6 +490,15 @@ def test_annotations_as_text_are_resolved_late() -> None:
     assert there_and_back(function, Point(1)) == ((Point(1),), {})
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="a syntax of Python 3.12")
+def test_a_type_alias_that_contains_itself_is_explained() -> None:
+    names: dict[str, Any] = {}
+    exec("type Json = dict[str, Json] | list[Json] | str | None\ndef show(x: Json) -> None: ...", names)
+
+    with pytest.raises(PayloadError, match=r"parameter 'x' of show\(\) has a type alias that contains itself; use a"):
+        Payload(names["show"]).check()
+
+
 def test_an_annotation_that_does_not_exist_at_run_time_is_explained() -> None:
     def function(x: "OnlyForTypeCheckers[str]") -> None: ...
 
@@ -618,6 +629,16 @@ def test_a_result_that_does_not_fit_is_refused() -> None:
         PayloadError, match=r"count\(\) returned a value that can not be stored: 'result\[0\]' of type object"
     ):
         Payload(count).encode_result([object()])
+
+
+def test_a_result_that_nobody_awaited_says_so() -> None:
+    async def count() -> int: ...
+
+    with (
+        closing(count()) as coroutine,
+        pytest.raises(PayloadError, match=r"of type coroutine .*: nobody has awaited it"),
+    ):
+        Payload(count).encode_result(coroutine)
 
 
 def test_a_result_that_would_change_is_refused() -> None:

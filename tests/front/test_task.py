@@ -1,15 +1,19 @@
 """A task is a function that can also be sent."""
 
 import asyncio
+import copy
 import inspect
+import pickle
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
+from functools import wraps
 from typing import Any
 
 import pytest
+from starlette.background import BackgroundTasks
 
 from everbeat import ConfigError, Everbeat, PayloadError, RetryPolicy, StoreUnavailable, TaskConflict, TaskStatus
 from everbeat.model.task import TaskPolicy
@@ -28,6 +32,20 @@ def add(app: Everbeat) -> Any:
     return add
 
 
+def quietly(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator as users have them."""
+
+    @wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _shout(word: str) -> str:
+    return word.upper()
+
+
 # -- being a function -------------------------------------------------------------------------------------------------
 
 
@@ -44,6 +62,37 @@ def test_an_async_task_called_plainly_is_a_coroutine(app: Everbeat) -> None:
 
     assert asyncio.run(double(4)) == 8
     assert double.is_async
+
+
+def test_what_asks_for_coroutine_functions_awaits_an_async_task(app: Everbeat, add: Any) -> None:
+    heard: list[str] = []
+
+    @app.task
+    async def mail(to: str) -> None:
+        heard.append(to)
+
+    background = BackgroundTasks()
+    background.add_task(mail, "ada")
+    asyncio.run(background())
+
+    assert heard == ["ada"]
+    assert asyncio.iscoroutinefunction(mail)
+    assert not asyncio.iscoroutinefunction(add)
+
+
+def test_a_task_travels_to_another_process_as_its_function_would(app: Everbeat) -> None:
+    shout = app.task(_shout)
+
+    with pytest.MonkeyPatch.context() as module:
+        module.setitem(globals(), "_shout", shout)
+
+        assert pickle.loads(pickle.dumps([shout])) == [shout]
+        assert copy.deepcopy([shout]) == [shout]
+
+
+def test_what_holds_an_application_says_that_it_can_not_be_pickled(app: Everbeat, add: Any) -> None:
+    with pytest.raises(TypeError, match=r"another process imports it, .* by its id: app.handle\(id\)"):
+        pickle.dumps(add.enqueue(1))
 
 
 def test_a_task_looks_like_its_function(add: Any) -> None:
@@ -87,6 +136,15 @@ def test_what_the_decorator_says_is_kept(app: Everbeat) -> None:
 def test_a_name_can_be_taken_only_once(app: Everbeat, add: Any) -> None:
     with pytest.raises(ConfigError, match=r"the name is taken by the function at .*test_task.py:\d+"):
         app.task(name=add.name)(lambda: None)
+
+
+def test_a_name_that_a_wrapped_function_has_is_taken_by_the_function_and_not_by_its_wrapper(app: Everbeat) -> None:
+    def first() -> None: ...
+
+    app.task(name="mail.send")(quietly(first))
+
+    with pytest.raises(ConfigError, match=rf"test_task.py:{first.__code__.co_firstlineno};"):
+        app.task(name="mail.send")(quietly(lambda: None))
 
 
 @pytest.mark.parametrize(
@@ -400,6 +458,14 @@ def test_a_method_is_refused_and_a_static_one_taken(app: Everbeat) -> None:
 
         class Wrong:
             @app.task
+            def send(self, number: int) -> int:
+                return number
+
+    with pytest.raises(TypeError, match="make it a function, or a staticmethod"):
+
+        class WrappedWrong:
+            @app.task
+            @quietly
             def send(self, number: int) -> int:
                 return number
 

@@ -123,6 +123,27 @@ def test_a_wait_that_nobody_would_end_ends_at_once(shop: Shop) -> None:
         shop.add.options(delay=60).enqueue(1, 2).result()
 
 
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_tasks_that_wait_for_each_other_are_not_waited_for_without_end(
+    app: Everbeat, eager: bool, is_async: bool
+) -> None:
+    @app.task
+    def asks(task_id: str) -> None:
+        app.handle(task_id).result()
+
+    @app.task
+    def sends() -> None:
+        asks.enqueue(current_task().id).result()
+
+    @app.task
+    async def asends() -> None:
+        await (await asks.aenqueue(current_task().id)).aresult()
+
+    with app.testing(eager=eager), pytest.raises(TaskFailed, match="ResultTimeout"):
+        (asends if is_async else sends).enqueue().result()
+
+
 def test_time_stands_still_until_it_is_moved(shop: Shop) -> None:
     with shop.app.testing() as t:
         handle = shop.add.options(delay=60).enqueue(1, 2)

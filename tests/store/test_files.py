@@ -176,10 +176,25 @@ def test_a_store_without_a_version_is_called_damaged(path: Path) -> None:
         SQLiteStore(path)
 
 
-@pytest.mark.parametrize(("place", "why"), [("missing/jobs.db", "No such file or directory"), (".", "is a directory")])
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("missing/jobs.db", "No such file or directory"),
+        ("file/jobs.db", "Not a directory"),
+        (".", "is a directory"),
+        ("loop", "is a link to loop, where there is nothing"),
+        ("link", "is a link to later.db, where there is nothing. A store is not created through a link"),
+    ],
+)
 def test_a_path_that_can_not_be_says_so(tmp_path: Path, place: str, why: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "link").symlink_to("later.db")
+
     with pytest.raises(StoreUnavailable, match=why):
         SQLiteStore(tmp_path / place)
+
+    assert {one.name for one in tmp_path.iterdir()} == {"file", "loop", "link"}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ _BEHIND_USER = re.compile(r"(?<=://)([^:/@?#%]*).*", re.DOTALL)
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")
 _USER_SECRET = re.compile(r":.*@", re.DOTALL)
 _SETTING = re.compile(r"(password\s*=).*", re.DOTALL | re.IGNORECASE)
+_WITH_DRIVER = re.compile(r"(postgres(?:ql)?|sqlite)\+\w+://")
 _HOST = re.compile(r"(\[[^\]]+\]|[^:\[\]]*)(?::(.*))?")
 
 
@@ -22,7 +23,7 @@ def problem(url: str) -> str | None:
     if url.startswith(POSTGRES):
         return postgres_problem(url)
     if not url.startswith(SQLITE):
-        return (
+        return _driver_problem(url) or (
             f"{_no_url(url)!r} is not a store; use sqlite:///relative/path.db, sqlite:////absolute/path.db "
             "or postgresql://..."
         )
@@ -33,8 +34,9 @@ def problem(url: str) -> str | None:
 
 def postgres_problem(url: object) -> str | None:
     if not isinstance(url, str) or not url.startswith(POSTGRES):
+        named = _driver_problem(url) if isinstance(url, str) else None
         shown = _no_url(url) if isinstance(url, str) else url
-        return f"database_url must start with postgresql://, not {shown!r}"
+        return named or f"database_url must start with postgresql://, not {shown!r}"
     hosts, database, parameters = _parts(url)
     if _BAD_ESCAPE.search(url):
         wrong = "there is a % that begins no escape"
@@ -48,6 +50,12 @@ def postgres_problem(url: object) -> str | None:
     # At the end: whoever masks passwords in the whole message takes what follows a URL for a part of it.
     shown = _BEHIND_USER.sub(rf"\1{MASK}", url, count=1)
     return f"database_url can not be read: {wrong}. {ENCODED}. It is {shown!r}" if wrong else None
+
+
+def _driver_problem(url: str) -> str | None:
+    """SQLAlchemy's URLs name a driver."""
+    found = _WITH_DRIVER.match(url)
+    return f"the URL of a store names no driver: begin it with {found[1]}://, not {found[0]}" if found else None
 
 
 def _no_url(text: str) -> str:

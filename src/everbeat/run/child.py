@@ -58,6 +58,7 @@ def live(plan: ChildPlan, app: RunnableApp) -> None:
     die_with_parent(signal.SIGKILL, plan.server_pid)
     leash.put_on(plan.leash_fd)
     disregard_stop_signals()
+    leave_stop_signals_to_forks()
     write_lines_at_once()
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)  # a crash in C code says where it happened
@@ -142,6 +143,26 @@ def disregard_stop_signals() -> None:
     an ignored signal and could not be terminated."""
     signal.signal(signal.SIGTERM, _nothing)
     signal.signal(signal.SIGINT, _nothing)
+
+
+def leave_stop_signals_to_forks() -> None:
+    """What a task forks, the processes of a multiprocessing.Pool for example, is stopped by these signals as anywhere.
+    They are held back until it can hear them: one that is sent at once would be lost, and waited for without end."""
+    before = threading.local()
+
+    def hold_back() -> None:
+        before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+
+    def let_go() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before.mask)
+
+    def heed() -> None:
+        for number, usual in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+            if signal.getsignal(number) is _nothing:
+                signal.signal(number, usual)
+        let_go()
+
+    os.register_at_fork(before=hold_back, after_in_parent=let_go, after_in_child=heed)
 
 
 def write_lines_at_once() -> None:

@@ -5,6 +5,7 @@ end of a burst, or its being declared dead (PROTOCOL 2).
 """
 
 import select
+from collections.abc import Callable
 
 from everbeat.errors import SchemaMismatch, StoreUnavailable
 from everbeat.model import event
@@ -228,9 +229,7 @@ class Life:
         still to be told of something."""
         self._services.stop()
         self.dispatcher.dismiss()
-        give_up_at = self._clock.mono_us() + DISMISS_US
-        while not self.dispatcher.is_dismissed and self._clock.mono_us() < give_up_at:
-            self._pass_time(0.1)
+        self._pass_time_until(lambda: self.dispatcher.is_dismissed)
         self.dispatcher.keep_rest()
         if self.dispatcher.mandate.is_displaced:
             return
@@ -238,10 +237,17 @@ class Life:
             self._say_goodbye(fenced=fenced)
             owns_nothing = not self.store.owned_by(self.profile.worker_id, limit=1)
             self.outfit.files.stay = not (owns_nothing and self.dispatcher.is_dismissed)
-            if self._messenger is not None:
-                self._messenger.finish(patience, lambda: self._pass_time(0.02))
+            if (messenger := self._messenger) is not None:
+                messenger.finish(patience, lambda: self._pass_time(0.02))
+                self._pass_time_until(lambda: not messenger.has_process)
         except StoreUnavailable as error:
             self._reporter.store_unavailable("goodbye", error)
+
+    def _pass_time_until(self, is_over: Callable[[], bool]) -> None:
+        """For processes that do what the application wants done at their end."""
+        give_up_at = self._clock.mono_us() + DISMISS_US
+        while not is_over() and self._clock.mono_us() < give_up_at:
+            self._pass_time(0.1)
 
     def _pass_time(self, seconds: float) -> None:
         select.select([self.outfit.crew.fileno(), self.outfit.scribes.fileno()], [], [], seconds)

@@ -73,6 +73,7 @@ class Messenger:
         self._sent: dict[int, EventInfo] = {}
         self._head_since = 0
         self._is_started = False
+        self._is_over = False
         self._is_ready = False
         self._is_late = False
         self._short_lives = 0
@@ -138,7 +139,7 @@ class Messenger:
             pass
         self._waiting.extend(_all(self._taken))
         now = self._clock.mono_us()
-        if self._waiting and not self._is_started and now >= self._restart_at:
+        if self._waiting and not self._is_started and not self._is_over and now >= self._restart_at:
             self._crew.spawn(self._slot, ChildKind.EVENTS)
             self._is_started = True
         if self._sent and not self._is_late and now - self._head_since > LIMIT_US:
@@ -167,10 +168,16 @@ class Messenger:
             if not self._under_way:
                 break
             wait()
+        self._is_over = True
         self._crew.release(self._slot) if self._is_ready and not self._sent else self._crew.kill(self._slot)
         self._settle()
         if self._under_way:
             self._store.settle_events(self._application, returned=list(self._under_way))
+
+    @property
+    def has_process(self) -> bool:
+        """Until its end is heard of; after `finish` there is no other."""
+        return self._is_started
 
     def close(self) -> None:
         os.close(self._bell)

@@ -30,6 +30,8 @@ def _unwrapped(given: Any) -> Any:
     if hasattr(found, "ensure_connection"):  # Django
         found.ensure_connection()
         return found.connection
+    if hasattr(found, "exec_driver_sql") and found.closed:  # of SQLAlchemy, as the next
+        raise ValueError(f"the connection, {kind_of(given)}, is closed. Nothing was sent.")
     if callable(getattr(found, "connection", None)):  # a SQLAlchemy session
         found = found.connection()
     if hasattr(found, "exec_driver_sql"):  # a SQLAlchemy connection, which commits only what it knows to have begun

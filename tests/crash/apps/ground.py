@@ -10,6 +10,7 @@ The names say what may happen to a task: one that `again` is part of may be run 
 import asyncio
 import ctypes
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -52,9 +53,9 @@ def make_app() -> Everbeat:
     again = {"retry": RetryPolicy(max_attempts=50, base_seconds=0.05, max_seconds=0.2), "max_recovery_attempts": 100}
     after_crashes = {"on_crash": "retry"}
     for function in (
-        quick, work, gated, held_gil, exits, faults, leaves, interrupts_itself, forks, forks_and_stays, starts_program,
-        heeds, heeds_not, maybe, a_quick, a_gated, counts, returns_late, asks, asks_in_a_thread, a_asks, a_heeds_not,
-        a_blocks, grows, marks, a_marks, joins, lists,
+        quick, work, gated, held_gil, exits, faults, leaves, interrupts_itself, forks, forks_and_stays, stops_forked,
+        starts_program, heeds, heeds_not, maybe, a_quick, a_gated, counts, returns_late, asks, asks_in_a_thread, a_asks,
+        a_heeds_not, a_blocks, grows, marks, a_marks, joins, lists,
     ):  # fmt: skip
         app.task(name=function.__name__)(function)
     for function in (quick, work, gated, marks, heeds, a_quick, a_gated, a_marks, joins):
@@ -245,6 +246,17 @@ def forks_and_stays(gate: str) -> int:
                 time.sleep(1)
         note(f"left:{pid}")
         wait_at(gate)
+        return fence
+
+
+def stops_forked() -> int:
+    """Ends processes as it starts them, as the end of `with multiprocessing.Pool()` may, and waits for them."""
+    with on_record() as fence:
+        for _ in range(20):
+            process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+            process.start()
+            process.terminate()
+            process.join()
         return fence
 
 

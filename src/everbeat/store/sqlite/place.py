@@ -5,6 +5,7 @@ neither. A file that is mounted alone into a container has its log and its side 
 file outside: each side would work with a log of its own.
 """
 
+import os
 import re
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def refuse_shared_place(path: Path) -> None:
             f"{path} is on a network file system ({network}), which a SQLite store can not be on: other machines would "
             f"not see its locks. Put it on a local disk, or use PostgreSQL."
         )
-    if is_mounted_alone(path.resolve(), MOUNTS.read_text() if MOUNTS.exists() else ""):
+    if is_mounted_alone(Path(os.path.realpath(path)), MOUNTS.read_text() if MOUNTS.exists() else ""):
         raise StoreUnavailable(
             f"{path} is a file that was mounted by itself, so its write-ahead log is not that of the file outside. "
             f"Mount the directory that it is in instead."

@@ -108,17 +108,23 @@ def _prepare_file(path: Path, mode: int, *, create: bool) -> None:
         return
     if not create:
         raise StoreUnavailable(f"there is no store at {path}")
+    if path.is_symlink():
+        raise StoreUnavailable(
+            f"{path} is a link to {os.readlink(path)}, where there is nothing. A store is not created through a link: "
+            f"give the path that it is to have"
+        )
     fresh = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         fd = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            os.fchmod(fd, mode)
+            try:
+                os.fchmod(fd, mode)
+            finally:
+                os.close(fd)
+            os.link(fresh, path)
         finally:
-            os.close(fd)
-        os.link(fresh, path)
+            fresh.unlink(missing_ok=True)
     except FileExistsError:
         return
     except OSError as error:
         raise StoreUnavailable(f"can not create {path}: {error.strerror}") from error
-    finally:
-        fresh.unlink(missing_ok=True)

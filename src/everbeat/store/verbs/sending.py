@@ -63,17 +63,32 @@ def enqueue(tx: Transaction, tasks: Sequence[NewTask]) -> Sequence[Enqueued]:
 
 
 def _enqueue(tx: Transaction, tasks: Sequence[NewTask]) -> list[Enqueued]:
-    known = _stored(tx, tasks)
     results: list[Enqueued] = []
     try:
         with tx.part():
-            _insert_all(tx, tasks)
-            results = _compare_all(tx, tasks, known.keys())
+            for some in _parts(tasks):
+                known = _stored(tx, some)
+                _insert_all(tx, some)
+                results += _compare_all(tx, some, known.keys())
             if any(result.conflict for result in results):
                 raise NotAll
     except NotAll:
         return [Enqueued(id=result.id, created=False, conflict=result.conflict) for result in results]
     return results
+
+
+def _parts(tasks: Sequence[NewTask]) -> Iterator[Sequence[NewTask]]:
+    """What can be stored and compared at once. An id that comes again as something else, after a key under which it may
+    not have been stored, begins another part: what it finds is known only then."""
+    begin = 0
+    said: dict[str, tuple[str, bytes, str | None]] = {}
+    for at, task in enumerate(tasks):
+        says = (task.kind.name, task.args, task.unique_key)
+        before = said.setdefault(task.id, says)
+        if before != says and before[-1] is not None:
+            yield tasks[begin:at]
+            begin, said = at, {task.id: says}
+    yield tasks[begin:]
 
 
 def _stored(tx: Transaction, tasks: Sequence[NewTask]) -> dict[str, tuple[str, bytes]]:
