@@ -490,13 +490,16 @@ def test_annotations_as_text_are_resolved_late() -> None:
     assert there_and_back(function, Point(1)) == ((Point(1),), {})
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="a syntax of Python 3.12")
-def test_a_type_alias_that_contains_itself_is_explained() -> None:
-    names: dict[str, Any] = {}
-    exec("type Json = dict[str, Json] | list[Json] | str | None\ndef show(x: Json) -> None: ...", names)
+if sys.version_info >= (3, 12):  # its syntax
 
-    with pytest.raises(PayloadError, match=r"parameter 'x' of show\(\) has a type alias that contains itself; use a"):
-        Payload(names["show"]).check()
+    def test_a_type_alias_that_contains_itself_is_explained() -> None:
+        names: dict[str, Any] = {}
+        exec("type Json = dict[str, Json] | list[Json] | str | None\ndef show(x: Json) -> None: ...", names)
+
+        with pytest.raises(
+            PayloadError, match=r"parameter 'x' of show\(\) has a type alias that contains itself; use a"
+        ):
+            Payload(names["show"]).check()
 
 
 def test_an_annotation_that_does_not_exist_at_run_time_is_explained() -> None:
