@@ -63,6 +63,11 @@ class Rings:
     def ring_workers(self, kinds: set[Kind] | None) -> None:
         self.workers.append(kinds if kinds is None else set(kinds))
 
+    def ring_with(self, kinds: Collection[Kind], commit: Callable[[Sequence[Any]], Any]) -> Any:
+        committed = commit([])
+        self.ring_workers({*kinds})
+        return committed
+
     def ring_owners(self, workers: Collection[str]) -> None:
         pass
 

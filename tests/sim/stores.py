@@ -187,7 +187,7 @@ class SharedDatabase(PostgresDatabase):
     def __init__(self, url: str, clock: VirtualClock, like: PostgresDatabase) -> None:
         super().__init__(url, schema=None, clock=clock, patience=2.0)
         self.scope = like.scope
-        self._lock, self._places, self._idle, self._all = like._lock, like._places, like._idle, like._all
+        self._places, self._idle, self._all = like._places, like._idle, like._all
 
 
 class SharedStore(PostgresStore):

@@ -56,9 +56,11 @@ class PostgresStore(PostgresSite, Sessions, Checks, SQLStore):
         """Also in the child of a fork, where these locks may be held by threads that exist in the parent only."""
         self.bells = NotifyBells(self.database, store_id=self.database.scope, who_serves=self._who_serves)
         self.database.when_done = self.bells.words_for_waiters
-        quickly = partial(sending.send_alike, self.database, self.bells)
-        self._sending = GroupCommit(self.database, self._ring_for, quickly=quickly, lanes=SENDING_LANES)
-        self._keyed = GroupCommit(self.database, self._ring_for, quickly=quickly, lanes=SENDING_LANES, is_keyed=True)
+        make = partial(GroupCommit, self.database, self._ring_for, quickly=self._send_alike, lanes=SENDING_LANES)
+        self._sending, self._keyed = make(), make(is_keyed=True)
+
+    def _send_alike(self, orders: Sequence[Sequence[NewTask]]) -> list[Sequence[Enqueued] | None]:
+        return sending.send_alike(self.database, self.bells, orders)
 
     def _open_schema(self, *, create: bool) -> None:
         found = migrate.found_in(self.database)
