@@ -1,5 +1,6 @@
 """The words in which the tests of the store speak. No test doubles: a real store, driven by hand."""
 
+import gc
 import itertools
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -73,7 +74,8 @@ def an_error(code: str = "UNHANDLED_EXCEPTION", *lineage: str) -> TaskError:
 def a_task(**facts: Any) -> NewTask:
     plain: dict[str, Any] = {"id": f"task-{next(numbers)}", "name": "add", "args": b"[1,2]"}
     given = plain | facts
-    return NewTask(given.pop("id"), given.pop("args"), unique_key=given.pop("unique_key", None), kind=TaskKind(**given))
+    own = {name: given.pop(name) for name in ("id", "args", "unique_key", "is_new") if name in given}
+    return NewTask(**own, kind=TaskKind(**given))
 
 
 def enqueue(store: Store, **facts: Any) -> str:
@@ -222,6 +224,7 @@ def interrupted_after(calls: int, deed: Callable[[], object]) -> bool:
             if left == 0:
                 raise KeyboardInterrupt
 
+    gc.disable()  # or it may come in the finalizer of something else, and be lost
     sys.setprofile(count)
     try:
         deed()
@@ -229,4 +232,5 @@ def interrupted_after(calls: int, deed: Callable[[], object]) -> bool:
         return True
     finally:
         sys.setprofile(None)
+        gc.enable()
     return False

@@ -237,7 +237,8 @@ class Task(Sendable[P, R]):
         """One call by itself: the same as `send`, with nothing around it."""
         kind = self._plain if options is PLAIN else self._kind(options)
         encoded = self.payload.encode_args(args, kwargs)
-        task = NewTask(options.id or self._app.make_ids(1)[0], encoded, kind, options.unique_key)
+        task_id = options.id or self._app.make_ids(1)[0]
+        task = NewTask(task_id, encoded, kind, options.unique_key, options.id is None)
         if options.connection is not None:
             return self._handles_of(*self._app.store.enqueue_on(options.connection, [task]))[0]
         try:

@@ -133,6 +133,18 @@ def test_the_same_id_and_arguments_again_is_the_same_task(store: Store) -> None:
     ]
 
 
+def test_a_task_that_is_said_to_be_new_and_is_not_is_the_one_that_is_there(store: Store) -> None:
+    for number in range(3):  # from the third time on the statement may be known by name
+        store.enqueue([a_task(id=f"new-{number}", is_new=True)])
+    enqueue(store, id="there")
+
+    same = store.enqueue([a_task(id="there", is_new=True)])
+    other = store.enqueue([a_task(id="there", args=b"[3]", is_new=True)])
+
+    assert [*same, *other] == [Enqueued("there", created=False), Enqueued("there", created=False, conflict=True)]
+    assert len(store.tasks(TaskFilter())) == 4
+
+
 @pytest.mark.parametrize("other", [{"args": b"[9]"}, {"name": "sub"}])
 def test_a_conflict_stores_nothing_of_the_whole_call(store: Store, other: dict[str, object]) -> None:
     store.enqueue([a_task(id="a")])

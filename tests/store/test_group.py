@@ -12,7 +12,7 @@ from tests.words import a_task, enqueue, interrupted_after
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Enqueued
 from everbeat.store.postgres.store import PostgresStore
-from everbeat.store.sql.group import _Order
+from everbeat.store.sql.group import GroupCommit, _Order
 from everbeat.store.sqlite.store import SQLiteStore
 from everbeat.store.transaction import RowRefused
 
@@ -26,8 +26,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AStore]:
         store = SQLiteStore(tmp_path / "x.db", durability="normal", patience=20)
     else:
         store = PostgresStore(request.getfixturevalue("a_database").url(), patience=20)
+    for group in groups_of(store):
+        group._quiet_lanes = group._lanes
     yield store
     store.close()
+
+
+def groups_of(store: AStore) -> list[GroupCommit]:
+    return [store._sending, *([store._keyed] if isinstance(store, PostgresStore) else [])]
 
 
 @pytest.fixture
@@ -59,8 +65,8 @@ def all_at_once(store: AStore, *deeds: Callable[[], object]) -> list[object]:
             results[number] = error
 
     threads = [threading.Thread(target=do, args=(number,)) for number in range(len(deeds))]
-    groups = [store._sending, *([store._keyed] if isinstance(store, PostgresStore) else [])]
-    leaders = [(group, _Order([])) for group in groups for _ in range(group._free_lanes)]
+    groups = groups_of(store)
+    leaders = [(group, _Order([])) for group in groups for _ in range(group._lanes)]
     for group, leader in leaders:
         group._line_up(leader)
     for thread in threads:
@@ -78,7 +84,39 @@ def test_what_queues_up_together_is_committed_together(store: AStore, commits: C
     results = all_at_once(store, *(lambda n=n: store.enqueue([a_task(id=f"task-{n}")]) for n in range(20)))
 
     assert results == [[Enqueued(id=f"task-{n}", created=True)] for n in range(20)]
-    assert commits() <= store._sending._free_lanes
+    assert commits() <= store._sending._lanes
+
+
+def test_few_senders_commit_apart_and_a_crowd_in_groups_until_it_is_long_gone() -> None:
+    group = GroupCommit(object(), lambda tasks: None, lanes=2, quiet_lanes=3)  # type: ignore[arg-type]
+
+    def come(*orders: _Order) -> list[bool]:
+        for order in orders:
+            group._line_up(order)
+        return [order.leads for order in orders]
+
+    def go(*orders: _Order) -> None:
+        for order in orders:
+            order.end([])
+            group._step_back(order)
+
+    few = [_Order([]) for _ in range(3)]
+    assert come(*few) == [True, True, True]
+    fourth, fifth = _Order([]), _Order([])
+    assert come(fourth, fifth) == [False, False]
+    go(few[0])
+    assert [fourth.leads, fifth.leads] == [False, False], "two lanes are left, and are enough"
+    go(few[1])
+    assert [fourth.leads, fifth.leads] == [True, False]
+    go(few[2], fourth, fifth)
+
+    few = [_Order([]) for _ in range(3)]
+    assert come(*few) == [True, True, False]
+    go(*few)
+    for _ in range(200):
+        come(one := _Order([]))
+        go(one)
+    assert come(*[_Order([]) for _ in range(3)]) == [True, True, True]
 
 
 def test_one_sender_alone_pays_for_nobody(store: AStore, commits: Callable[[], int]) -> None:
@@ -217,7 +255,7 @@ def test_a_sender_that_is_interrupted_while_it_waits_holds_nobody_up(store: ASto
 
 def test_one_who_is_interrupted_after_his_work_was_done_still_wakes_whoever_is_behind_him(store: AStore) -> None:
     leader, first, second = (_Order([a_task(id=name)]) for name in ("leader", "first", "second"))
-    for lane in range(store._sending._free_lanes - 1):
+    for lane in range(store._sending._lanes - 1):
         store._sending._line_up(_Order([a_task(id=f"lane {lane}")]))
     for order in (leader, first, second):
         store._sending._line_up(order)
@@ -231,7 +269,7 @@ def test_one_who_is_interrupted_after_his_work_was_done_still_wakes_whoever_is_b
 
 def test_one_who_was_interrupted_while_others_did_his_work_is_not_waited_for(store: AStore) -> None:
     leader, first, second = (_Order([a_task(id=name)]) for name in ("leader", "first", "second"))
-    for lane in range(store._sending._free_lanes - 1):
+    for lane in range(store._sending._lanes - 1):
         store._sending._line_up(_Order([a_task(id=f"lane {lane}")]))
     for order in (leader, first, second):
         store._sending._line_up(order)
@@ -253,7 +291,7 @@ def test_an_interrupt_after_any_call_of_a_sender_takes_nothing_with_it(store: AS
     """As a signal handler that raises: after a call, or as the first thing within one."""
     sending = store._sending
     line_up, calls, is_over = sending._line_up, 0, False
-    for lane in range(sending._free_lanes - 1):
+    for lane in range(sending._lanes - 1):
         line_up(_Order([a_task(id=f"lane {lane}")]))
     while not is_over:
         calls, came = calls + 1, False
@@ -271,5 +309,5 @@ def test_an_interrupt_after_any_call_of_a_sender_takes_nothing_with_it(store: AS
 
         assert (another.is_done or another.leads, not another.wake.locked()) == (came, came)
         sending._step_back(another)
-        assert (sending._free_lanes, sending._waiting) == (1, [])
+        assert (sending._lanes - sending._leading, sending._waiting) == (1, [])
     assert calls > 100

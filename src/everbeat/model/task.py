@@ -101,6 +101,8 @@ class NewTask(NamedTuple):
     kind: TaskKind
     unique_key: str | None = None
     """Of the tasks of one name that have it, at most one has not ended."""
+    is_new: bool = False
+    """Its id was made for it a moment ago, so that no other task can have it."""
 
 
 class Enqueued(NamedTuple):

@@ -20,8 +20,9 @@ from everbeat.store.sql.group import GroupCommit
 from everbeat.store.sql.store import SQLStore
 from everbeat.store.verbs.sending import have_keys
 
-SENDING_LANES = 2
-"""The server commits what comes on two connections together; more of them, and each brings less."""
+SENDING_LANES, QUIET_LANES = 2, 4
+"""The server commits what comes on two connections together; more of them, and each brings less, where senders are
+enough to make groups."""
 WHOLES = 16
 """So many flushes are not tried in one round trip, after one that was tried in vain: what is special comes again."""
 
@@ -56,7 +57,10 @@ class PostgresStore(PostgresSite, Sessions, Checks, SQLStore):
         """Also in the child of a fork, where these locks may be held by threads that exist in the parent only."""
         self.bells = NotifyBells(self.database, store_id=self.database.scope, who_serves=self._who_serves)
         self.database.when_done = self.bells.words_for_waiters
-        make = partial(GroupCommit, self.database, self._ring_for, quickly=self._send_alike, lanes=SENDING_LANES)
+        make = partial(
+            GroupCommit, self.database, self._ring_for, quickly=self._send_alike, lanes=SENDING_LANES,
+            quiet_lanes=QUIET_LANES,
+        )  # fmt: skip
         self._sending, self._keyed = make(), make(is_keyed=True)
 
     def _send_alike(self, orders: Sequence[Sequence[NewTask]]) -> list[Sequence[Enqueued] | None]:

@@ -11,6 +11,8 @@ calls that it may come after, what is under the lock is as it was, or as it is t
 
 Those whose work is done wake each other, one by one: one of them can run at a time, and meanwhile the next wakes up.
 
+Few senders are quicker apart: four on PostgreSQL store a tenth more on a connection each than two by two.
+
 Things that do not work: one lock that all wait for. Everybody whose work is done must then get it once to find out, one
 after the other, and sixteen threads are hardly faster than one. A leader that wakes them all: each wakes up only to go
 to sleep again until it gets the interpreter, and sixteen threads store a quarter less.
@@ -28,18 +30,21 @@ from everbeat.store.transaction import Database, Locked, RowRefused, Transaction
 from everbeat.store.verbs import sending
 
 LARGEST = 1000
+FORGOTTEN = 0.02
+"""With each that comes, a crowd is taken to be smaller by this: of a closed circle of senders not all are here at all
+times, and lanes that are opened whenever few are would take from groups what makes them fast."""
 
 
 class _Order:
     """What one sender waits for: its work is done, or it is its turn to lead."""
 
-    __slots__ = ("behind", "error", "followers", "is_done", "is_gone", "leads", "result", "tasks", "wake")
+    __slots__ = ("behind", "error", "followers", "is_done", "is_gone", "is_here", "leads", "result", "tasks", "wake")
 
     def __init__(self, tasks: Sequence[NewTask]) -> None:
         self.tasks = tasks
         self.result: Sequence[Enqueued] | None = None
         self.error: Exception | None = None
-        self.leads = self.is_done = self.is_gone = False
+        self.leads = self.is_done = self.is_here = self.is_gone = False
         self.behind: _Order | None = None
         """Whom it wakes when it goes."""
         self.followers: Sequence[_Order] = ()
@@ -60,9 +65,10 @@ Store = Callable[[Sequence[Sequence[NewTask]]], "list[Sequence[Enqueued] | None]
 class GroupCommit:
     """`ring` is told what was committed in a transaction; what is about to be, if it `rings_early`: where all who write
     wait for each other, whoever is woken finds it, and wakes up while the disk is busy. `quickly` is tried first, if
-    there is such a way. So many `lanes` may be committing at once, where the database gains by it. `is_keyed`: each may
-    have to wait for somebody else's transaction that has its key; a group that was held up is repeated one by one, in a
-    hurry, and whose key was free is stored."""
+    there is such a way. So many `lanes` may be committing at once, where the database gains by it; and `quiet_lanes`
+    while no more senders than that are there at all: each then commits by itself and waits for no other. `is_keyed`:
+    each may have to wait for somebody else's transaction that has its key; a group that was held up is repeated one by
+    one, in a hurry, and whose key was free is stored."""
 
     def __init__(
         self,
@@ -71,13 +77,19 @@ class GroupCommit:
         *,
         quickly: Store | None = None,
         lanes: int = 1,
+        quiet_lanes: int = 1,
         rings_early: bool = False,
         is_keyed: bool = False,
     ) -> None:
         self._database = database
         self._ring = ring
         self._ways: Sequence[Store] = (self._surely,) if quickly is None else (quickly, self._surely)
-        self._free_lanes = lanes
+        self._lanes = lanes
+        self._quiet_lanes = max(lanes, quiet_lanes)
+        self._here = self._leading = 0
+        """Senders that are here, and those of them that lead."""
+        self._crowd = 0.0
+        """How many have been here of late."""
         self._rings_early = rings_early
         self._is_keyed = is_keyed
         self._waiting: list[_Order] = []
@@ -107,11 +119,19 @@ class GroupCommit:
 
     def _line_up(self, order: _Order) -> None:
         with self._queue:
-            if self._free_lanes:
-                self._free_lanes -= 1
+            order.is_here = True
+            here = self._here = self._here + 1
+            self._crowd = here if here > self._crowd else self._crowd - FORGOTTEN
+            if self._leading < self._most:
+                self._leading += 1
                 order.leads = True
             else:
                 self._waiting.append(order)
+
+    @property
+    def _most(self) -> int:
+        """So many may lead now."""
+        return self._quiet_lanes if self._crowd <= self._quiet_lanes else self._lanes
 
     def _step_back(self, order: _Order) -> None:
         """Whatever happened to this sender: whom it led and who is behind it may go, its order is gone, and if it led,
@@ -123,13 +143,16 @@ class GroupCommit:
                 behind.wake.release()
             if not order.is_done and order in self._waiting:
                 self._waiting.remove(order)
-            if order.leads and self._waiting:
+            if order.is_here:
+                order.is_here = False
+                self._here -= 1
+            if order.leads and self._waiting and self._leading <= self._most:
                 heir = self._waiting[0]
                 del self._waiting[0]
                 order.leads, heir.leads = False, True
                 heir.wake.release()
             elif order.leads:
-                self._free_lanes += 1
+                self._leading -= 1
                 order.leads = False
             order.is_gone = True
 

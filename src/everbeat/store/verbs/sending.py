@@ -124,7 +124,7 @@ def _alike(tasks: Sequence[NewTask]) -> Iterator[Alike]:
         yield tasks
         return
     for kind, some in groupby(tasks, KIND):
-        ids, args, _, keys = zip(*some, strict=True)
+        ids, args, _, keys, _ = zip(*some, strict=True)
         yield Alike(kind, ids, args, keys if keys.count(None) < len(keys) else None)
 
 
@@ -146,6 +146,8 @@ def kinds_of(tasks: Sequence[NewTask]) -> Iterable[TaskKind]:
 
 def have_keys(tasks: Sequence[NewTask]) -> bool:
     """Whether one of them is unique, or exclusive."""
+    if len(tasks) == 1 and type(tasks) is not Alike:  # nearly all that are sent for somebody who waits
+        return tasks[0].unique_key is not None or tasks[0].kind.exclusive_key is not None
     if any(kind.exclusive_key is not None for kind in kinds_of(tasks)):
         return True
     if type(tasks) is Alike:
