@@ -11,6 +11,7 @@ from everbeat.cli.ends import FAILED, USAGE, Refused
 from everbeat.cli.grammar import Argument, Option
 from everbeat.config import AppConfig, broker_from_url, effective
 from everbeat.config.catalogue import RECOVERY_ENABLED
+from everbeat.decide.pace import DEEPEST
 from everbeat.model.recovery import Progress, RecoveryReport
 from everbeat.report.text import banner, recovery_line
 from everbeat.run.cpus import usable_cpus
@@ -75,7 +76,7 @@ def start(
     http: Http = None,
     log_format: Format = LogFormat.TEXT,
     log_level: Level = LogLevel.INFO,
-    frame_depth: FrameDepth = 256,
+    frame_depth: FrameDepth = DEEPEST,
 ) -> None:
     """Run a worker until SIGTERM or Ctrl-C. What dead workers left is recovered first, then it prints `ready`."""
     from everbeat.report import log  # lazily: the help of this command needs nothing of what runs a store

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from everbeat.decide.pace import DEEPEST
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
@@ -15,7 +17,7 @@ class WorkerOptions:
     database_url: str | None = None
     burst: bool = False
     drain_timeout: float = 25.0
-    frame_depth: int = 256
+    frame_depth: int = DEEPEST
     log_level: str = "info"
     log_format: str = "text"
     http: tuple[str, int] | None = None
