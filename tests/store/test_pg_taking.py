@@ -360,6 +360,18 @@ def test_after_one_in_vain_it_is_not_tried_for_a_while(store: PostgresStore, tmp
     assert round_trips(store, tmp_path / "trace", lambda: flush(store)) == 1
 
 
+def test_a_look_for_special_tasks_that_finds_none_was_not_in_vain(store: PostgresStore, tmp_path: Path) -> None:
+    """All async places are taken, and a process could still be started for a task that needs one of its own."""
+    store.enqueue([a_task(id="plain", name="later")])
+    assert store.flush(Flush(worker_id="w1", room=a_room(1, own=1))).claims == []
+
+    found: list[Flushed] = []
+    wanted = Flush(worker_id="w1", room=replace(a_room(1, own=1), async_free=1))
+    taken = round_trips(store, tmp_path / "trace", lambda: found.append(store.flush(wanted)))
+
+    assert (taken, [one.id for one in found[0].claims]) == (1, ["plain"])
+
+
 def test_a_result_of_who_was_superseded_is_not_stored_at_once(store: PostgresStore) -> None:
     store.enqueue([a_task(id="mine"), a_task(id="theirs")])
     mine, theirs = flush(store).claims

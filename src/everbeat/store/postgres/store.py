@@ -102,7 +102,8 @@ class PostgresStore(PostgresSite, Sessions, Checks, SQLStore):
             return super().flush(flush)
         if turned.left is None:
             return turned.flushed
-        self._wholes = WHOLES
+        if turned.is_in_vain:
+            self._wholes = WHOLES
         return taking.whole(flush, turned, super().flush(turned.left))
 
     def _turn(self, flush: Flush) -> taking.Turned | None:

@@ -90,6 +90,8 @@ class Turned(NamedTuple):
     flushed: Flushed
     left: Flush | None
     """What takes a flush: nothing of it was done."""
+    is_in_vain: bool = False
+    """Because something is special, and so will be what comes next."""
 
 
 def at_once(database: PostgresDatabase, bells: NotifyBells, flush: Flush) -> Turned | None:
@@ -123,7 +125,7 @@ def at_once(database: PostgresDatabase, bells: NotifyBells, flush: Flush) -> Tur
     rows = took.fetchall()
     is_guarded, is_nothing_ready, stored = rows[0][-3:]
     if not is_guarded:
-        return Turned(Flushed(alive=False), flush)
+        return Turned(Flushed(alive=False), flush, is_in_vain=True)
     if ids and not told:
         bells.ring_waiters(ids)
     claims: list[Claim] = []
@@ -138,8 +140,11 @@ def at_once(database: PostgresDatabase, bells: NotifyBells, flush: Flush) -> Tur
         next_due_in_us=None if due_at is None else max(0, due_at - (moment or now)),
     )  # fmt: skip
     if stored is not None:
-        return Turned(flushed, replace(flush, endings=_without(flush.endings, frozenset(stored))))
-    return Turned(flushed, None if claims or is_nothing_ready else replace(flush, endings=()))
+        return Turned(flushed, replace(flush, endings=_without(flush.endings, frozenset(stored))), is_in_vain=True)
+    if claims or is_nothing_ready:
+        return Turned(flushed, None)
+    may_be_full = 0 in most.values()  # of what is ready it took none: of that one it may take none but special ones
+    return Turned(flushed, replace(flush, endings=()), is_in_vain=not may_be_full)
 
 
 def whole(flush: Flush, turned: Turned, rest: Flushed) -> Flushed:
