@@ -92,7 +92,7 @@ class Payload:
             if not self._is_plain or self._with_sets:
                 return None
             shape = self._shape
-            sent = [shape(*args, **kwargs) for args, kwargs in calls]
+            sent = [shape(*args, **kwargs) if kwargs else shape(*args) for args, kwargs in calls]
             lines = ENCODER.encode_lines(sent)
             arrive = self._args_decoder.decode_lines(lines)
         except (*UNENCODABLE, PayloadError):

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from everbeat.aside import in_thread
 from everbeat.config.checks import Seconds, whole
@@ -304,7 +305,7 @@ class Task(Sendable[P, R]):
         found: list[bytes] = []
         for at in range(0, len(calls), ENCODED_AT_ONCE):
             some = calls[at : at + ENCODED_AT_ONCE]
-            parts = [(one, NO_NAMES) if isinstance(one, tuple) else (one.args, one.kwargs) for one in some]
+            parts = _parts(some)
             found += self.payload.encode_together(parts) or self._one_by_one(parts, at, is_alone=len(calls) == 1)
         return found
 
@@ -366,6 +367,13 @@ def _checked(calls: Iterable[Any]) -> Calls:
             kind = type(call).__name__
             raise TypeError(f"call {index} must be a tuple of arguments such as (1, 2), or task.args(...), not {kind}")
     return given
+
+
+def _parts(calls: Calls) -> list[tuple[tuple[Any, ...], Mapping[str, Any]]]:
+    """Positional and named arguments of each."""
+    if _are_tuples(calls):
+        return [*zip(cast(Sequence[tuple[Any, ...]], calls), repeat(NO_NAMES), strict=False)]
+    return [(one, NO_NAMES) if isinstance(one, tuple) else (one.args, one.kwargs) for one in calls]
 
 
 def _are_tuples(calls: Calls) -> bool:
