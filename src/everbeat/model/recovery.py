@@ -5,10 +5,11 @@ person's command all end in one, and the store has one guarded write that applie
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from everbeat.model.state import Change
 from everbeat.model.task import Claim, TaskError, attempt_of
@@ -104,6 +105,32 @@ class Settled(NamedTuple):
     task_id: str
     change: Change | None = None
     """What was made of it, if not what was asked for: a task that somebody had asked to cancel is not run again."""
+
+
+class AllStored(Sequence[Settled]):
+    """What became of many results, all of which were stored: nearly always that. Made of their ids, and not one by
+    one."""
+
+    __slots__ = ("ids",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        self.ids = ids
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and [*self] == [*other]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, at: int) -> Settled: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> "AllStored": ...
+
+    def __getitem__(self, at: int | slice) -> "Settled | AllStored":
+        return AllStored(self.ids[at]) if isinstance(at, slice) else Settled(self.ids[at])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ go, and does not see a lock on anything but the root.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from everbeat.run.refusals import Entered
 from everbeat.store.messages import Ending
 
 PAUSES_US = (100_000, 200_000, 500_000, 1_000_000, 2_000_000, 5_000_000)
@@ -22,7 +21,7 @@ PAUSES_US = (100_000, 200_000, 500_000, 1_000_000, 2_000_000, 5_000_000)
 class _Wait:
     due_at: int
     tries: int = 0
-    endings: list[Entered] = field(default_factory=list)
+    endings: list[Ending] = field(default_factory=list)
 
 
 class Apart:
@@ -38,7 +37,7 @@ class Apart:
 
     @property
     def endings(self) -> list[Ending]:
-        return [ending for wait in self._waits.values() for ending, _ in wait.endings]
+        return [ending for wait in self._waits.values() for ending in wait.endings]
 
     @property
     def due_at(self) -> int | None:
@@ -50,22 +49,22 @@ class Apart:
         first = min(self._waits, key=lambda workflow_id: self._waits[workflow_id].due_at, default=None)
         return first if first is not None and self._waits[first].due_at <= now else None
 
-    def admits(self, entered: Entered) -> bool:
+    def admits(self, ending: Ending) -> bool:
         """Whether it waits here from now on: its workflow does."""
-        wait = self._waits.get(entered[0].claim.workflow_id or "")
+        wait = self._waits.get(ending.claim.workflow_id or "")
         if wait is not None:
-            wait.endings.append(entered)
+            wait.endings.append(ending)
         return wait is not None
 
-    def take(self, endings: Sequence[Entered], now: int) -> list[Entered]:
+    def take(self, endings: Sequence[Ending], now: int) -> list[Ending]:
         """Those of workflows wait here; the others are returned."""
-        for ending, _ in endings:
+        for ending in endings:
             if ending.claim.workflow_id is not None:
                 self._waits.setdefault(ending.claim.workflow_id, _Wait(now))
-        return [entered for entered in endings if not self.admits(entered)]
+        return [ending for ending in endings if not self.admits(ending)]
 
     def of(self, workflow_id: str) -> list[Ending]:
-        return [ending for ending, _ in self._waits[workflow_id].endings]
+        return self._waits[workflow_id].endings
 
     def postpone(self, workflow_id: str, now: int) -> bool:
         """It is still locked. Whether that is news."""
@@ -74,5 +73,5 @@ class Apart:
         wait.tries += 1
         return wait.tries == 1
 
-    def let_go(self, workflow_id: str) -> list[Entered]:
+    def let_go(self, workflow_id: str) -> list[Ending]:
         return self._waits.pop(workflow_id).endings

@@ -6,6 +6,7 @@ Its place in the journal is free from then on, and not before: whoever recovers 
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from everbeat.decide.room import Room
@@ -16,11 +17,12 @@ from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Outcome
 from everbeat.run.apart import Apart
 from everbeat.run.journal import Journal
-from everbeat.run.refusals import Entered, Refusals
+from everbeat.run.refusals import Refusals
 from everbeat.run.slot import Ownership, Slot
 from everbeat.run.verdicts import give_back
 from everbeat.store.messages import Ending, Flush, Flushed, Held, Report
 
+KEY = attrgetter("claim.seq", "claim.fence")
 Holdings = dict[Ownership, tuple[Claim, Slot]]
 
 
@@ -28,7 +30,7 @@ Holdings = dict[Ownership, tuple[Claim, Slot]]
 class Page:
     """What one flush tells."""
 
-    endings: list[Entered]
+    endings: list[Ending]
     events: list[Event]
     reports: dict[tuple[int, int, bool], Report]
 
@@ -45,7 +47,7 @@ class Books:
         """What is ours and can not be ended, because the store takes nothing of it."""
         self._leased: Holdings = {}
         """What is held and has an exclusive key."""
-        self._endings: list[Entered] = []
+        self._endings: list[Ending] = []
         self._kept = 0
         """So many of these are written down."""
         self._pages: dict[int, Page] = {}
@@ -98,19 +100,13 @@ class Books:
         entry: int | None = None,
     ) -> None:  # fmt: skip
         """An ownership ends."""
-        self.end_all([(Ending(claim, verdict, outcome, pid), entry)])
+        self.end_all([Ending(claim, verdict, outcome, pid, entry)])
 
-    def end_all(self, entered: list[Entered]) -> None:
+    def end_all(self, endings: list[Ending]) -> None:
         """Several ownerships end."""
         if self.apart:
-            for one in entered:
-                self._enter(one)
-        else:
-            self._endings += entered
-
-    def _enter(self, entered: Entered) -> None:
-        if not (self.apart and self.apart.admits(entered)):
-            self._endings.append(entered)
+            endings = [ending for ending in endings if not self.apart.admits(ending)]
+        self._endings += endings
 
     def tell(self, name: str, facts: dict[str, Any], *, task_id: str | None = None) -> None:
         self._events.append(Event(name=name, task_id=task_id, worker_id=self.worker_id, facts=facts))
@@ -132,12 +128,12 @@ class Books:
     def endings(self) -> list[Ending]:
         """Not settled yet, those that are under way or set apart among them."""
         pages = (*(page.endings for page in self._pages.values()), self._endings)
-        return [*(ending for page in pages for ending, _ in page), *self.apart.endings]
+        return [*(ending for page in pages for ending in page), *self.apart.endings]
 
     def unkept(self) -> list[Ending]:
         """Those for the next flush that nobody was given yet to write down."""
         before, self._kept = self._kept, len(self._endings)
-        return [ending for ending, _ in self._endings[before:]]
+        return self._endings[before:]
 
     @property
     def has_unkept(self) -> bool:
@@ -155,14 +151,14 @@ class Books:
     def _has_endings_of_others(self, workflows: Set[str]) -> bool:
         if not workflows:
             return bool(self._endings)
-        return any(ending.claim.workflow_id not in workflows for ending, _ in self._endings)
+        return any(ending.claim.workflow_id not in workflows for ending in self._endings)
 
     def has_nodes(self, least: int, besides: Set[str]) -> bool:
         """So many tasks have ended, or more, for the next flush, that are nodes of other workflows than these."""
         if len(self._endings) < least:
             return False
         others = {None, *besides}
-        return sum(ending.claim.workflow_id not in others for ending, _ in self._endings) >= least
+        return sum(ending.claim.workflow_id not in others for ending in self._endings) >= least
 
     # -- the flush --------------------------------------------------------------------------------------------------
 
@@ -172,16 +168,15 @@ class Books:
     ) -> Flush:  # fmt: skip
         """All of it, to be written at once; but for what is set apart, and what has ended in these workflows. Where
         something is set apart, other locks are likely."""
-        mine, left = self._endings, list[Entered]()
+        mine, left = self._endings, list[Ending]()
         if besides:
-            mine = [one for one in self._endings if one[0].claim.workflow_id not in besides]
-            left = [one for one in self._endings if one[0].claim.workflow_id in besides]
+            mine = [one for one in self._endings if one.claim.workflow_id not in besides]
+            left = [one for one in self._endings if one.claim.workflow_id in besides]
         page = self._pages[number] = Page(mine, self._events, self._reports)
         self._endings, self._events, self._reports, self._kept = left, [], {}, 0
-        endings = [ending for ending, _ in page.endings]
-        hurries = bool(self.apart) and any(ending.claim.workflow_id for ending in endings)
+        hurries = bool(self.apart) and any(ending.claim.workflow_id for ending in page.endings)
         return Flush(
-            worker_id=self.worker_id, endings=endings, starts=starts, room=room, events=page.events,
+            worker_id=self.worker_id, endings=page.endings, starts=starts, room=room, events=page.events,
             reports=list(page.reports.values()), seen_beat=self.seen_beat, row_by_row=row_by_row, hurries=hurries,
         )  # fmt: skip
 
@@ -193,8 +188,7 @@ class Books:
         """It was not, as far as is known: all of it is to be told again."""
         page, later = self._pages.pop(number), self._endings
         self._endings, self._kept = [], 0
-        for entered in (*page.endings, *later):
-            self._enter(entered)
+        self.end_all([*page.endings, *later])
         self._events = page.events + self._events
         self._reports = page.reports | self._reports
 
@@ -216,24 +210,22 @@ class Books:
         if self.apart.postpone(workflow_id, now):
             self.tell(event.WORKFLOW_LOCKED, {"workflow": workflow_id, "reason": reason})
 
-    def _let_go(self, endings: list[Entered], flushed: Flushed) -> None:
+    def _let_go(self, endings: list[Ending], flushed: Flushed) -> None:
         if flushed.refused:
             endings = self._set_aside(endings, flushed)
         let_go, leased = self.holdings.pop, self._leased
-        for (claim, *_), _ in endings:
-            key = claim.seq, claim.fence
+        for key in map(KEY, endings):
             let_go(key, None)
             if leased:
                 leased.pop(key, None)
-        self._journal.release(*[entry for _, entry in endings if entry is not None])
+        self._journal.release(*[ending.entry for ending in endings if ending.entry is not None])
 
-    def _set_aside(self, endings: Sequence[Entered], flushed: Flushed) -> list[Entered]:
+    def _set_aside(self, endings: Sequence[Ending], flushed: Flushed) -> list[Ending]:
         """What the store has refused; the rest is returned."""
         self._events += self._refusals.news(flushed)
         found = self._refusals.sort(endings, flushed)
-        for entered in found.again:
-            self._enter(entered)
-        for ending, _ in found.stuck:
+        self.end_all(found.again)
+        for ending in found.stuck:
             key = ending.claim.seq, ending.claim.fence
             self._stuck[key] = self.holdings.pop(key)
         return found.settled

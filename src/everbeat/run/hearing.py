@@ -22,7 +22,6 @@ from everbeat.run.meter import Meter
 from everbeat.run.news import AppFacts, AppFailed, AppReady, ChildReady, Died, Finished, News, Reported
 from everbeat.run.pacing import Pacing
 from everbeat.run.processes import Processes
-from everbeat.run.refusals import Entered
 from everbeat.run.slot import Flight, Slot, SlotState
 from everbeat.run.stops import Stops
 from everbeat.run.verdicts import Verdicts, cause_of, give_back
@@ -113,7 +112,7 @@ class Hearing:
 
     def _take_outcomes(self, slot: Slot, outcomes: Iterable[tuple[int, int, int, Outcome]], now: int) -> None:
         took: dict[str, list[int]] = {}
-        ended: list[Entered] = []
+        ended: list[Ending] = []
         was_told, on_outcome = self._drain.has_interrupted, self._verdicts.on_outcome
         remove, watched, pid = slot.queue.pop, self._stops.watched, slot.pid
         for _, seq, fence, outcome in outcomes:
@@ -129,7 +128,7 @@ class Hearing:
             took[claim.name].append(outcome.ended_at - outcome.began_at)
             verdict = on_outcome(claim, outcome, pid, was_told=was_told)
             is_no_news = flight.is_taken and verdict.change is Change.CANCEL
-            ended.append((Ending(claim, verdict, None if is_no_news else outcome, pid), flight.entry))
+            ended.append(Ending(claim, verdict, None if is_no_news else outcome, pid, flight.entry))
         if ended:
             slot.go_on(now)
             self._books.end_all(ended)

@@ -13,18 +13,15 @@ from everbeat.model.recovery import Unsettled
 from everbeat.run.verdicts import unstorable
 from everbeat.store.messages import Ending, Flushed
 
-Entered = tuple[Ending, int | None]
-"""An ending, with the place of its run in the journal."""
-
 
 @dataclass(slots=True)
 class Sorted:
     """The endings of a flush from which rows were left out."""
 
-    settled: list[Entered] = field(default_factory=list)
-    again: list[Entered] = field(default_factory=list)
+    settled: list[Ending] = field(default_factory=list)
+    again: list[Ending] = field(default_factory=list)
     """To be settled as failures."""
-    stuck: list[Entered] = field(default_factory=list)
+    stuck: list[Ending] = field(default_factory=list)
     """Can not be ended."""
 
 
@@ -42,14 +39,13 @@ class Refusals:
             for one in new
         ]
 
-    def sort(self, endings: Sequence[Entered], flushed: Flushed) -> Sorted:
+    def sort(self, endings: Sequence[Ending], flushed: Flushed) -> Sorted:
         done = Sorted()
-        for (ending, entry), settlement in zip(endings, flushed.settlements, strict=True):
+        for ending, settlement in zip(endings, flushed.settlements, strict=True):
             if not isinstance(settlement, Unsettled):
-                done.settled.append((ending, entry))
+                done.settled.append(ending)
             elif ending.outcome is not None:
-                verdict = unstorable(ending.claim, settlement.error)
-                done.again.append((Ending(claim=ending.claim, verdict=verdict, pid=ending.pid), entry))
+                done.again.append(ending._replace(verdict=unstorable(ending.claim, settlement.error), outcome=None))
             else:
-                done.stuck.append((ending, entry))
+                done.stuck.append(ending)
         return done

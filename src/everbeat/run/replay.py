@@ -122,7 +122,7 @@ def _give(store: Store, path: Path, records: list[Kept]) -> Replayed:
     return told
 
 
-def _settle(store: Store, endings: Sequence[Ending], hurries: bool) -> list[Settlement]:
+def _settle(store: Store, endings: Sequence[Ending], hurries: bool) -> Sequence[Settlement]:
     """In the name of their worker, who claims nothing any more."""
     flush = Flush(worker_id=endings[0].claim.worker_id or "", endings=list(endings), hurries=hurries)
     try:

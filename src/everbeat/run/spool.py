@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from everbeat import private
-from everbeat.model.task import Claim, Outcome
+from everbeat.model.task import Claim, Outcome, TaskError
 
 LIMIT = 1 << 30
 SYNC_US = 1_000_000
@@ -26,6 +26,15 @@ SUFFIX = ".spool"
 
 Ownership = tuple[int, int]
 """(seq, fence)."""
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """An outcome as it is kept, by names: another version of us may read it."""
+
+    result: bytes | None = None
+    error: TaskError | None = None
+    began_at: int
+    ended_at: int
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +55,11 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     workflow_id: str | None = None
     node: int | None = None
     pid: int | None
-    outcome: Outcome
+    ended: Ended = msgspec.field(name="outcome")
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome(**msgspec.structs.asdict(self.ended))
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -88,7 +101,7 @@ class Spool:
             store=self._store_id, worker=self._worker_id, task=claim.id, name=claim.name, queue=claim.queue,
             seq=claim.seq, fence=claim.fence, attempt=claim.attempt, free_attempts=claim.free_attempts, solo=claim.solo,
             policy=claim.policy, exclusive_key=claim.exclusive_key, workflow_id=claim.workflow_id, node=claim.node,
-            pid=pid, outcome=outcome,
+            pid=pid, ended=Ended(**outcome._asdict()),
         )  # fmt: skip
         message = _encode(kept)
         record = _HEAD.pack(len(message), zlib.crc32(message)) + message

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from everbeat.model.recovery import Settlement, Superseded, Unsettled
+from everbeat.model.recovery import AllStored, Settlement, Superseded, Unsettled
 from everbeat.model.state import Change
-from everbeat.store.messages import Ending, are_results
+from everbeat.store.messages import Ending
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Tally:
         self.flushes += 1
         self.away_since = None
         self.largest_flush = max(self.largest_flush, len(endings))
-        if are_results(endings, settlements):
+        if isinstance(settlements, AllStored):
             self.completed += len(endings)
             return
         for ending, settlement in zip(endings, settlements, strict=True):

@@ -27,7 +27,7 @@ from everbeat.run.unusable import AppUnusable
 from everbeat.run.window import Window
 
 Announce = Callable[[Life, RecoveryReport | None], None]
-SWITCH_SECONDS = 0.001
+SWITCH_SECONDS = 0.00005
 """So long, at most, the thread that hears processes waits for one that makes or reads a flush. The default of the
 interpreter is five times as long: the async process runs dry in it."""
 YOUNG_OBJECTS = 20_000

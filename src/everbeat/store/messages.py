@@ -3,14 +3,17 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import attrgetter
 from typing import NamedTuple
 
 from everbeat.decide.room import Room
 from everbeat.model.event import Event
-from everbeat.model.recovery import Settled, Settlement, Verdict
+from everbeat.model.recovery import Settlement, Verdict
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim, Enqueued, Outcome
 from everbeat.model.total import Total
+
+CHANGE = attrgetter("verdict.change")
 
 
 class Ending(NamedTuple):
@@ -20,12 +23,13 @@ class Ending(NamedTuple):
     verdict: Verdict
     outcome: Outcome | None = None
     pid: int | None = None
+    entry: int | None = None
+    """Its place in the journal of its worker, which is free when this is settled."""
 
 
-def are_results(endings: Sequence[Ending], settlements: Sequence[Settlement]) -> bool:
-    """Whether every one of these endings is a result, and was stored: nearly always."""
-    is_written = len(settlements) == len(endings) and set(map(type, settlements)) <= {Settled}
-    return is_written and all(ending.verdict.change is Change.COMPLETE for ending in endings)
+def are_results(endings: Sequence[Ending]) -> bool:
+    """Nearly always."""
+    return {*map(CHANGE, endings)} <= {Change.COMPLETE}
 
 
 class Torn(NamedTuple):
@@ -80,7 +84,7 @@ class Flushed:
     """False: this worker was declared dead. Nothing was started or claimed."""
     is_older: bool = False
     """The store knows less than it did. Nothing was written."""
-    settlements: list[Settlement] = field(default_factory=list)
+    settlements: Sequence[Settlement] = field(default_factory=list)
     """One for each ending, in order."""
     started: list[Claim] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)

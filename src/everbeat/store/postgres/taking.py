@@ -16,11 +16,12 @@ due; several kinds of tasks at once. It finds everything as it was, but for resu
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import NamedTuple
 
 from everbeat.crashpoint import crash_point
 from everbeat.decide.room import Room
-from everbeat.model.recovery import Settled, Settlement
+from everbeat.model.recovery import AllStored, Settled, Settlement
 from everbeat.model.state import Change
 from everbeat.model.task import Claim
 from everbeat.store.messages import Ending, Flush, Flushed
@@ -30,6 +31,8 @@ from everbeat.store.postgres.connection import PostgresDatabase
 from everbeat.store.postgres.dialect import in_one, translate
 from everbeat.store.postgres.hot import KINDS, KINDS_OF, LOOK, NOW, READY, SHARED, TYPES
 from everbeat.store.verbs import claiming, queueing, settling
+
+OWNED = attrgetter("verdict.change", "claim.worker_id", "claim.workflow_id", "claim.exclusive_key")
 
 # Of a row that was never claimed, as `verbs/unsound.py` and `verbs/claiming.py` mean it.
 IS_PLAIN = """(t.fence IN (0, 1) AND t.attempt = 0 AND t.free_attempts = 0 AND t.crash_count = 0 AND t.lost_count = 0
@@ -136,7 +139,7 @@ def at_once(database: PostgresDatabase, bells: NotifyBells, flush: Flush) -> Tur
         made = claiming.claims_of(rows, slots, flush.worker_id, (queue, name), counted=False, may_be_nodes=False)
         claims = list(made)
     flushed = Flushed(
-        alive=True, settlements=[Settled(ending.claim.id) for ending in flush.endings], claims=claims,
+        alive=True, settlements=AllStored([ending.claim.id for ending in flush.endings]), claims=claims,
         next_due_in_us=None if due_at is None else max(0, due_at - (moment or now)),
     )  # fmt: skip
     if stored is not None:
@@ -160,13 +163,7 @@ def _is_plain(flush: Flush) -> bool:
     """All that it tells are results, of tasks that nothing follows from."""
     if flush.starts or flush.events or flush.reports or flush.row_by_row or flush.hurries:
         return False
-    return all(
-        verdict.change is Change.COMPLETE
-        and claim.worker_id == flush.worker_id
-        and claim.workflow_id is None
-        and claim.exclusive_key is None
-        for claim, verdict, _, _ in flush.endings
-    )
+    return {*map(OWNED, flush.endings)} <= {(Change.COMPLETE, flush.worker_id, None, None)}
 
 
 def _without(endings: Sequence[Ending], stored: frozenset[int]) -> list[Ending]:

@@ -3,11 +3,11 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from everbeat.errors import StoreUnavailable
-from everbeat.model.recovery import Adopted, Settled, Settlement, Verdict
+from everbeat.model.recovery import Adopted, AllStored, Settled, Settlement, Verdict
 from everbeat.model.state import Change, target
 from everbeat.model.task import Claim
 from everbeat.store.bells import Bells
-from everbeat.store.messages import Ending, are_results
+from everbeat.store.messages import Ending
 from everbeat.store.transaction import Database, Kind, Transaction
 from everbeat.store.verbs import living
 
@@ -46,8 +46,8 @@ class Base:
         self, tx: Transaction, endings: Sequence[Ending], settlements: Sequence[Settlement]
     ) -> Collection[Kind]:
         """The same, of a flush: where all of it are results that were stored, one by one costs too much."""
-        if are_results(endings, settlements):
-            tx.done.update([ending.claim.id for ending in endings])
+        if isinstance(settlements, AllStored):
+            tx.done.update(settlements.ids)
             return ()
         ends = zip(settlements, endings, strict=bool(settlements))
         return self._note_ends(tx, ((one, ending.claim, ending.verdict) for one, ending in ends))

@@ -75,7 +75,7 @@ def _at_hand(workflow_id: str, wanted: Set[Named], settled: Sequence[tuple[Endin
     nodes = {node for node, outwards in wanted if not outwards}
     return {
         (claim.node, 0): verdict.result
-        for (claim, verdict, _, _), settlement in settled
+        for (claim, verdict, *_), settlement in settled
         if claim.node in nodes
         and claim.workflow_id == workflow_id
         and verdict.change is Change.COMPLETE

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from everbeat.decide.measure import RESTART, times
-from everbeat.model.state import Change, TaskStatus
+from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim
 from everbeat.model.worker import WorkerStatus
-from everbeat.store.messages import Flush, Flushed, Held, Report
+from everbeat.store.messages import Flush, Flushed, Held, Report, are_results
 from everbeat.store.transaction import Kind, Row, Transaction
 from everbeat.store.verbs import claiming, flow_args, flow_ends, settling, totals
 from everbeat.store.verbs.living import beat_for_tasks
@@ -67,7 +67,7 @@ def _announce(tx: Transaction, wanted: Flush) -> None:
     if not tx.is_far:
         return
     tx.expect((STANDING, (wanted.worker_id,)), (LIMITS, ()))
-    if any(ending.verdict.change is not Change.COMPLETE for ending in wanted.endings):
+    if not are_results(wanted.endings):
         return
     tx.expect((claiming.NEXT_DUE, ()))
     if wanted.reports or wanted.starts:
@@ -80,9 +80,10 @@ def _announce(tx: Transaction, wanted: Flush) -> None:
 
 def lock_tasks(tx: Transaction, wanted: Flush) -> None:
     """Unless one statement changes all of them, in the same order."""
+    if not (wanted.reports or wanted.starts) and are_results(wanted.endings):
+        return
     claims = [*wanted.starts, *(one.claim for one in wanted.reports), *(one.claim for one in wanted.endings)]
-    is_one = not (wanted.reports or wanted.starts) and all(e.verdict.change is Change.COMPLETE for e in wanted.endings)
-    if len(claims) > 1 and not is_one:
+    if len(claims) > 1:
         tx.lock_tasks({claim.seq for claim in claims})
 
 

@@ -5,18 +5,21 @@ otherwise kept beside it and announced (PROTOCOL 29).
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from everbeat.decide.stop import instead_of_another_run
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.recovery import RECOVERY_ACTOR, Adopted, Settled, Settlement, Superseded, Verdict
+from everbeat.model.recovery import RECOVERY_ACTOR, Adopted, AllStored, Settled, Settlement, Superseded, Verdict
 from everbeat.model.state import OWNED, REVOKES, Change, TaskStatus, sources, target
 from everbeat.model.task import Claim, Outcome
-from everbeat.store.messages import Ending, Flush
+from everbeat.store.messages import Ending, Flush, are_results
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import flow_ends
 from everbeat.store.verbs.records import Records, StoredError, stored_error, text
 from everbeat.store.verbs.turns import IN_LINE
+
+seq_of = attrgetter("claim.seq")
 
 # The moment of a transaction that has not heard from the database yet.
 MOMENT = "/*pg: coalesce( */?/*pg: , (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) */"
@@ -100,14 +103,16 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 def settle(
     tx: Transaction, endings: Sequence[Ending], roots: flow_ends.Roots, *, row_by_row: bool = False
-) -> list[Settlement]:
+) -> Sequence[Settlement]:
     """`roots`: those of their workflows, locked. Who settles hands the exclusive keys over. `row_by_row`: a workflow
     that makes no sense does not keep the outcome from being stored."""
-    results = [ending for ending in endings if ending.verdict.change is Change.COMPLETE]
+    all_results = are_results(endings)
+    results = endings if all_results else [e for e in endings if e.verdict.change is Change.COMPLETE]
     all_stored = tx.many(COMPLETE, completed(tx, results)) == len(results)
-    all_done = all_stored and len(results) == len(endings)
+    all_done = all_stored and all_results
+    settlements: Sequence[Settlement]
     if all_done:
-        settlements: list[Settlement] = [Settled(ending.claim.id) for ending in endings]
+        settlements = AllStored([ending.claim.id for ending in endings])
     else:
         records = Records(tx)
         others = [ending for ending in endings if ending.verdict.change is not Change.COMPLETE]
@@ -129,10 +134,6 @@ def completed(tx: Transaction, results: Sequence[Ending]) -> list[Row]:
     return [
         (e.verdict.result, moment, e.claim.seq, e.claim.fence, e.claim.worker_id) for e in sorted(results, key=seq_of)
     ]
-
-
-def seq_of(ending: Ending) -> int:
-    return ending.claim.seq
 
 
 def lock_workflows(tx: Transaction, endings: Sequence[Ending]) -> flow_ends.Roots:
