@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from everbeat.custom_types import ENCODER, is_model, type_name
+from everbeat.custom_types import ENCODER, is_handle, is_model, type_name
 
 BY_IDENTITY: Any = object.__eq__
 UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError, msgspec.MsgspecError)
@@ -32,8 +32,9 @@ def first_unencodable(value: Any, path: str) -> str | None:
     except RecursionError:
         return f"{path!r} contains itself, or is nested too deeply"
     except UNENCODABLE as error:
-        parts = () if type(value).__module__.startswith("everbeat.") else _parts(value, path)  # a handle is no data
-        inner = (first_unencodable(part, where) for where, part in parts)
+        if is_handle(type(value)):
+            return f"{path!r} of type {type_name(type(value))} can not be encoded: it is no data; send its id"
+        inner = (first_unencodable(part, where) for where, part in _parts(value, path))
         return next(filter(None, inner), f"{path!r} of type {type_name(type(value))} can not be encoded: {error}")
     return None
 

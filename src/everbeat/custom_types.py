@@ -138,8 +138,15 @@ def _classes_in(hint: Any) -> Iterator[Any]:
 
 
 def _custom_types(info: Any) -> Iterator[Any]:
-    """The types in it, at any depth, that msgspec hands to us."""
-    return (part.cls for part in _parts(info) if isinstance(part, msgspec.inspect.CustomType))
+    """The types in it, at any depth, that msgspec hands to us; and handles, of which it would make structs."""
+    for part in _parts(info):
+        is_struct = isinstance(part, msgspec.inspect.StructType)
+        if isinstance(part, msgspec.inspect.CustomType) or (is_struct and is_handle(part.cls)):
+            yield part.cls
+
+
+def is_handle(cls: Any) -> bool:
+    return type_name(typing.get_origin(cls) or cls) == "everbeat.handle.TaskHandle"
 
 
 def _parts(info: Any) -> Iterator[Any]:

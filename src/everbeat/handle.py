@@ -19,6 +19,8 @@ from everbeat.model.task import Finished, TaskInfo
 
 if TYPE_CHECKING:
     from everbeat.app import Everbeat
+else:
+    Everbeat = object  # for msgspec, which looks at what a struct is made of where somebody annotates with it
 
 R = TypeVar("R")
 

@@ -34,7 +34,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everbeat import Everbeat
+from everbeat import Everbeat, TaskHandle
 from everbeat.errors import PayloadError, ResultTooLarge
 from everbeat.payload import Payload, decode_plain
 
@@ -417,7 +417,7 @@ def test_a_call_the_function_would_not_take_is_a_plain_type_error(args: Any, kwa
         (Any, "\ud800", "'x' of type str can not be encoded"),
         (Any, 10**5000, "'x' of type int can not be encoded"),
         (Any, lambda: 1, "'x' of type function can not be encoded"),
-        (Any, [Everbeat().handle("t1")], "'x[0]' of type everbeat.handle.TaskHandle can not be encoded"),
+        (Any, [Everbeat().handle("t1")], "'x[0]' of type everbeat.handle.TaskHandle can not be encoded: it is no data"),
         (datetime, NOON.replace(tzinfo=timezone(timedelta(seconds=30))), "an offset with seconds is not kept"),
         (Options, {"size": 1, "weight": 2}, "keys that its annotation does not have"),
         (Secretive, SECRETIVE, "'x._kept'"),
@@ -454,6 +454,17 @@ def test_a_class_that_json_can_not_make_is_refused() -> None:
     for hint in (Custom, list[Custom], dict[str, Custom | None], Box[Custom]):
         with pytest.raises(PayloadError, match=r"parameter 'x' of function.*Custom can not be read from JSON"):
             Payload(taking(hint)).check()
+
+
+def test_a_handle_is_no_data() -> None:
+    for hint in (TaskHandle, TaskHandle[int], list[TaskHandle[int]], Box[TaskHandle[int]]):
+        with pytest.raises(PayloadError, match=r"parameter 'x' of function.*TaskHandle can not be read from JSON"):
+            Payload(taking(hint)).check()
+
+    def function(x: int, handle: TaskHandle[int] | None = None) -> None: ...
+
+    assert there_and_back(function, 1) == ((1,), {})
+    assert "'handle' of type everbeat.handle.TaskHandle" in refusal(function, 1, Everbeat().handle("t1"))
 
 
 def test_a_class_that_json_can_not_make_may_be_the_type_of_a_default() -> None:
