@@ -358,7 +358,9 @@ def _require_function(function: object) -> None:
 
 
 def _is_method(function: FunctionType) -> bool:
-    """A function of a class body whose first parameter is the object or the class."""
+    """A function of a class body whose first parameter is the object or the class, and that has none yet."""
+    if inspect.ismethod(inspect.unwrap(function)):
+        return False
     owner = function.__qualname__.rpartition(".")[0]
     code = code_of(function)
     first = code.co_varnames[: code.co_argcount][:1]

@@ -477,3 +477,20 @@ def test_a_method_is_refused_and_a_static_one_taken(app: Everbeat) -> None:
 
     assert Right().send(3) == 3
     assert Right.send.name.endswith(".send")
+
+
+class Mailer:
+    def send(self, number: int) -> int:
+        return number
+
+
+def test_a_function_around_a_bound_method_is_taken(app: Everbeat) -> None:
+    bound = Mailer().send
+
+    @app.task
+    @wraps(bound)
+    def send(*args: Any, **kwargs: Any) -> int:
+        return bound(*args, **kwargs)
+
+    assert send(3) == 3
+    assert app.handle(send.enqueue(3).id).status() is TaskStatus.PENDING
