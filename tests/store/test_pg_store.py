@@ -27,6 +27,7 @@ from everbeat.store.messages import TaskFilter
 from everbeat.store.postgres import bells
 from everbeat.store.postgres.connection import MOST_CONNECTIONS
 from everbeat.store.postgres.store import PostgresStore
+from everbeat.store.sql.group import _Order
 from everbeat.store.transaction import Locked
 
 CLAIMERS = 8
@@ -73,6 +74,36 @@ def test_who_sends_the_key_of_an_open_transaction_holds_up_nobody_else(store: Po
         assert took < 1.5  # nobody gets a lock that is held before two seconds are over
         users.rollback()
     assert [store.get("first"), store.get("w0")] == [None, None]
+
+
+def test_groups_that_want_what_the_other_has_are_stored_all_the_same(store: PostgresStore, url: str) -> None:
+    """None of their senders, which have one key each, can know of the others'."""
+    enqueue(store)
+    groups = [[_keyed(f"1-{key}", key) for key in ("b", "held", "a")], [_keyed(f"2-{key}", key) for key in "ab"]]
+    with psycopg.connect(url) as users, ThreadPoolExecutor(2) as leaders:
+        store.enqueue_on(users, [a_task(id="held", unique_key="held")])
+        ends = []
+        for count, (leader, *followers) in enumerate(groups, start=1):
+            store._keyed._waiting = followers
+            ends.append(leaders.submit(store._keyed._lead, leader))
+            _await_locks(store, count)
+        users.rollback()
+        for end in ends:
+            end.result(30)
+
+    assert [order.error for group in groups for order in group] == [None] * 5
+    assert len(store.tasks(TaskFilter())) == 4
+
+
+def _keyed(task_id: str, key: str) -> _Order:
+    return _Order([a_task(id=task_id, unique_key=key)])
+
+
+def _await_locks(store: PostgresStore, count: int) -> None:
+    """Until so many sessions wait for one."""
+    with store.database.session() as connection:
+        while len(connection.execute(WAITS_FOR_A_LOCK).fetchall()) < count:
+            select.select([], [], [], 0.01)
 
 
 # -- connections ------------------------------------------------------------------------------------------------------

@@ -49,7 +49,8 @@ class RowRefused(Exception):
 
 
 class Locked(StoreUnavailable):
-    """Somebody else has locked what was to be written, and for longer than we wait. Nothing was changed."""
+    """Somebody else has locked what was to be written, for longer than we wait, or until he gets what we have locked.
+    Nothing was changed."""
 
 
 class TurnTaken(StoreUnavailable):

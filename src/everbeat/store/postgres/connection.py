@@ -34,7 +34,7 @@ from everbeat.store.postgres.batch import Answer, Prepared, Statement
 from everbeat.store.postgres.limited import LimitedConnection
 from everbeat.store.postgres.statements import notify
 from everbeat.store.postgres.transaction import Connection, Memory, PostgresTransaction
-from everbeat.store.postgres.trouble import DEFINITE, MISSING, REFUSED, may_pass, told
+from everbeat.store.postgres.trouble import DEFINITE, IN_THE_WAY, MISSING, REFUSED, may_pass, told
 from everbeat.store.transaction import Locked, Question
 
 MOST_CONNECTIONS = 8
@@ -329,7 +329,7 @@ class PostgresDatabase:
 
     def unavailable(self, error: psycopg.Error) -> StoreUnavailable:
         said = f"{self.location}: {told(error)}. Nothing was changed by this step."
-        kind = Locked if isinstance(error, psycopg.errors.LockNotAvailable) else StoreUnavailable
+        kind = Locked if isinstance(error, IN_THE_WAY) else StoreUnavailable
         return kind(said, may_pass=may_pass(error))
 
 

@@ -18,6 +18,7 @@ from everbeat.store import schema
 from everbeat.store.postgres.connection import PostgresDatabase
 from everbeat.store.postgres.dialect import translate, translate_schema
 from everbeat.store.postgres.transaction import Connection
+from everbeat.store.postgres.trouble import IN_THE_WAY
 
 IS_OURS = "SELECT to_regclass('everbeat_meta') IS NOT NULL"
 ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('everbeat schema'), hashtext(current_schema()))"
@@ -27,7 +28,6 @@ AGAIN_SECONDS = 0.5
 TRY_SECONDS = 60.0
 LONGEST_SECONDS = 86_400.0
 """A step that looks at every row of a large table takes as long as it takes."""
-IN_THE_WAY = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)"
 MAKE_SCHEMA = 'CREATE SCHEMA IF NOT EXISTS "{name}"'

@@ -42,6 +42,8 @@ REFUSED = (*DEFINITE, UnicodeError, OverflowError, struct.error)
 MISSING = (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn,
            psycopg.errors.InvalidSchemaName)  # fmt: skip
 """Errors of a statement that tell of the store."""
+IN_THE_WAY = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
+"""Somebody has a lock: for longer than we wait, or until he gets one that we have."""
 SEVERAL = "Multiple connection attempts failed"
 
 
