@@ -9,6 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.cli.by_hand import Command, HandWorker, failed_task, send
 
+from everbeat.cli.orders import _told_if_cut_short
+from everbeat.errors import StoreUnavailable
+from everbeat.model.order import Order
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import TaskInfo
 from everbeat.store.interface import Store
@@ -208,6 +211,16 @@ def test_an_order_that_is_cut_short_says_what_was_done_and_that_only_the_last_st
     assert "cut short: 500 tasks cancelled, the others are as they were" in ended.err
     assert "malformed JSON. Nothing was changed by this step." in ended.err
     assert (found(store, first).status, found(store, last).status) == ("CANCELLED", "PENDING")
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("lost while committing", maybe_stored=True), KeyboardInterrupt()])
+def test_an_order_whose_last_commit_is_in_doubt_does_not_say_that_it_changed_nothing(
+    error: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(type(error)), _told_if_cut_short(Order.CANCEL, ["one"], dry_run=False):
+        raise error
+
+    assert "cut short: 1 task cancelled, perhaps those of the next batch, and no others" in capsys.readouterr().err
 
 
 def test_a_retry_by_filter_leaves_the_quarantine_alone(

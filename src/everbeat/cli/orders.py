@@ -228,9 +228,11 @@ def _told_if_cut_short(order: Order, done: Sequence[str], *, dry_run: bool) -> I
     """Each batch is a commit of its own: what was done before an outage or Ctrl-C stays done."""
     try:
         yield
-    except (StoreUnavailable, KeyboardInterrupt):
+    except (StoreUnavailable, KeyboardInterrupt) as error:
         if done and not dry_run:
-            out.complain(f"cut short: {counted(len(done), 'task')} {WORDS[order].done}, the others are as they were")
+            is_known = isinstance(error, StoreUnavailable) and not error.maybe_stored
+            rest = "the others are as they were" if is_known else "perhaps those of the next batch, and no others"
+            out.complain(f"cut short: {counted(len(done), 'task')} {WORDS[order].done}, {rest}")
         raise
 
 
