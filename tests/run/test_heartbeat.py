@@ -46,6 +46,33 @@ def test_a_beat_that_is_written_ends_an_outage_also_for_a_dispatcher_that_has_no
     assert (reporter.store_away_for, worker.dispatcher.store_away_us) == (0, 0)
 
 
+def test_a_beat_does_not_end_an_outage_of_a_dispatcher_that_has_asked_again_in_vain(stage: Stage) -> None:
+    worker, reporter = stage.worker(), Reporter()
+    heartbeat = Heartbeat(
+        worker_id=worker.id, store=stage.store, dispatcher=worker.dispatcher, recovery=worker.config.to_policy(),
+        clock=stage.clock, interval=30.0, reporter=reporter,
+    )  # fmt: skip
+    worker.line.is_down = True
+    for _ in range(4):
+        worker.get_up()
+        reporter.store_unavailable("dispatcher", StoreUnavailable("away"))
+        stage.clock.advance(40)
+        heartbeat.tick()
+
+    assert worker.dispatcher.store_away_us >= 120_000_000
+    assert reporter.store_away_for > 0
+    assert event_names(stage) == ["store.returned"]
+
+    worker.line.is_down = False
+    worker.get_up()
+    heartbeat.tick()
+    assert (reporter.store_away_for, worker.dispatcher.store_away_us) == (0, 0)
+
+
+def event_names(stage: Stage) -> list[str]:
+    return [one.name for one in stage.store.events(limit=50) if one.name.startswith("store.")]
+
+
 @pytest.mark.proves("FR-031", "FR-035", "FR-036", "AC-006")
 def test_every_claim_is_beaten_for_until_its_end_is_committed(stage: Stage) -> None:
     worker = stage.worker(processes=1)

@@ -200,6 +200,6 @@ class Dispatcher:
 
     @property
     def store_away_us(self) -> int:
-        """For how long the store has taken nothing from us; 0 if it does."""
+        """For how long the store has taken nothing from us; 0 if it does, as far as is known."""
         since = self.tally.away_since
-        return 0 if since is None else self.clock.mono_us() - since
+        return 0 if since is None or self.tally.is_doubted else self.clock.mono_us() - since

@@ -209,7 +209,7 @@ class Flushing:
         if not (self._books.has_news(self._locked) or starts or looks):
             if not self._under_way:
                 self._pacing.rest()
-                self._tally.away_since = None
+                self._tally.store_answered()
             return False
         writes_itself = not (self._floor.is_busy or self._under_way or self._keeper.is_away)
         if self._scribes is not None and not writes_itself:

@@ -53,8 +53,9 @@ class Heartbeat:
             return min(1.0, self._interval)
         held, sent_at = self._dispatcher.held(), self._dispatcher.lease.now_us()
         beat = self._store.beat(self._worker_id, held, self._picture(held), self._dispatcher.books.seen_beat)
-        if news := self._reporter.store_returned():  # a read that goes well would prove less
-            self._dispatcher.tally.store_returned()
+        tally = self._dispatcher.tally
+        if not tally.fails_alone and (news := self._reporter.store_returned()):  # a read that goes well proves less
+            tally.others_wrote()
             self._store.announce(news)
         if beat.is_older:
             self._dispatcher.mandate.is_displaced = True

@@ -181,7 +181,8 @@ class Life:
         except StoreUnavailable as error:
             self._reporter.store_unavailable("dispatcher", error)
             return
-        if self._reporter.store_away_for:  # it can be read: whether it can be written is known by a beat
+        if self._reporter.store_away_for and not self.dispatcher.tally.fails_alone:
+            # It can be read: whether it can be written is known by a beat.
             self._services.hurry(self.outfit.heartbeat)
         if version != self._version:
             self._version = version
