@@ -123,8 +123,13 @@ class ThrowawayStore(SQLiteStore):
     def wait_workflow(self, workflow_id: str, timeout: float | None) -> WorkflowInfo | None:
         """As `wait`: none of its tasks is ready any more, but one may run in another thread."""
         self.worker.run_ready(retries=True)
-        is_running = any(node.status is NodeStatus.RUNNING for node in self.workflow_nodes(workflow_id))
-        return super().wait_workflow(workflow_id, timeout if is_running else 0)
+        return super().wait_workflow(workflow_id, timeout if self._goes_on(workflow_id) else 0)
+
+    def _goes_on(self, workflow_id: str) -> bool:
+        """By a task that does not wait itself for what asks."""
+        running = [node for node in self.workflow_nodes(workflow_id) if node.status is NodeStatus.RUNNING]
+        inside = any(self._goes_on(node.workflow_id) for node in running if node.workflow_id is not None)
+        return inside or any(node.task_id not in (None, *_UNDER_WAY.get()) for node in running)
 
     async def await_workflow(self, workflow_id: str, timeout: float | None) -> WorkflowInfo | None:
         return await asyncio.to_thread(self.wait_workflow, workflow_id, timeout)

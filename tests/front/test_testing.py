@@ -24,6 +24,8 @@ from everbeat import (
     SQLiteConfig,
     TaskFailed,
     TaskStatus,
+    Workflow,
+    WorkflowFailed,
     current_task,
 )
 
@@ -142,6 +144,23 @@ def test_tasks_that_wait_for_each_other_are_not_waited_for_without_end(
 
     with app.testing(eager=eager), pytest.raises(TaskFailed, match="ResultTimeout"):
         (asends if is_async else sends).enqueue().result()
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_task_that_waits_for_its_own_workflow_is_not_waited_for_without_end(app: Everbeat, is_nested: bool) -> None:
+    @app.task
+    def asks(workflow_id: str) -> None:
+        app.workflow_handle(workflow_id).result()
+
+    flow, inner = Workflow("own"), Workflow("inner")
+    if is_nested:
+        inner.add(asks, "mine")
+        flow.add(inner)
+    else:
+        flow.add(asks, "mine")
+
+    with app.testing(), pytest.raises(WorkflowFailed, match="ResultTimeout"):
+        flow.start(app, id="mine").result()
 
 
 def test_time_stands_still_until_it_is_moved(shop: Shop) -> None:
