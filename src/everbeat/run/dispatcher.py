@@ -177,6 +177,12 @@ class Dispatcher:
         return self.books.leased()
 
     @property
+    def may_let_gather(self) -> bool:
+        """What processes say can not be settled now, and none of them is given more when it has said something: to
+        wake up for each of their words takes longer than all else that is done about them."""
+        return not (self.flushing.is_free or self.floor.has_backlog)
+
+    @property
     def is_idle(self) -> bool:
         """All slots are up, nothing is held or to be settled, and the last look found nothing more to claim."""
         has_looked = self.pacing.has_found_all and not self.pacing.is_hungry

@@ -56,6 +56,11 @@ class Floor:
         """Some process has a task, and may say something of it."""
         return any(slot.queue for slot in self.slots.values())
 
+    @property
+    def has_backlog(self) -> bool:
+        """Some async tasks wait for others to end."""
+        return any(self.slots.has_waiting(slot) for slot in self.slots.of(ChildKind.ASYNC))
+
     def has_begun(self, flight: Flight) -> bool:
         return self._journal.begun_ns(flight.entry, flight.claim.seq, flight.claim.fence) is not None
 

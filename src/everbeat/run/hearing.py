@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from everbeat.clock import Clock
 from everbeat.crashpoint import crash_point
+from everbeat.decide.finish import completed
 from everbeat.decide.pace import Pace
 from everbeat.model import event
 from everbeat.model.recovery import Cause
@@ -126,7 +127,8 @@ class Hearing:
             if claim.name not in took:
                 took[claim.name] = []
             took[claim.name].append(outcome.ended_at - outcome.began_at)
-            verdict = on_outcome(claim, outcome, pid, was_told=was_told)
+            is_result = outcome.error is None
+            verdict = completed(outcome) if is_result else on_outcome(claim, outcome, pid, was_told=was_told)
             is_no_news = flight.is_taken and verdict.change is Change.CANCEL
             ended.append(Ending(claim, verdict, None if is_no_news else outcome, pid, flight.entry))
         if ended:

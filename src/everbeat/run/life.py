@@ -20,6 +20,8 @@ from everbeat.run.startup import Startup
 from everbeat.run.unusable import AppUnusable
 from everbeat.store.interface import Store
 
+GATHER_SECONDS = 0.0005
+"""For so long, at most, what processes say is left to gather while it could not be passed on."""
 POLL_US = 500_000
 DISMISS_US = 10_000_000
 LAST_WORDS_SECONDS = 5.0
@@ -117,6 +119,8 @@ class Life:
         poll = self._poll_on(signals)
         stops, asked_at, hopeless = 0, self._clock.mono_us(), None
         while not self.dispatcher.is_drained:
+            if self.dispatcher.may_let_gather:
+                select.select([self.outfit.scribes.fileno(), signals.fileno()], [], [], GATHER_SECONDS)
             rung = {fd for fd, _ in poll.poll(min(self.dispatcher.wait_us(), POLL_US) / 1000)}
             self._hear(rung)
             if self._clock.mono_us() - asked_at >= POLL_US:

@@ -29,9 +29,7 @@ class Verdicts:
 
     def on_outcome(self, claim: Claim, outcome: Outcome, pid: int | None, *, was_told: bool) -> Verdict:
         """`was_told`: the worker has told its tasks to stop; without that, a task has raised it by itself."""
-        if outcome.error is None:
-            return finish_for(claim, outcome, jitter=0.0)
-        if was_told and outcome.error.code == WORKER_STOPPED:
+        if was_told and outcome.error is not None and outcome.error.code == WORKER_STOPPED:
             evidence = f"interrupted: worker {self._worker_id} on {self._hostname} stopped (process {pid})"
             return self.on_end(claim, Cause.STOPPED, evidence)
         return finish_for(claim, outcome, jitter=self._jitter())

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.event import Event
@@ -42,6 +42,39 @@ class Database(Protocol):
 
     def read(self, *, steady: bool = False) -> AbstractContextManager["Transaction"]:
         """`steady`: all of it sees one moment."""
+
+
+class Columns(Sequence[Row]):
+    """Rows, made of what stands in each of their places: they are written so, and by the thousand."""
+
+    __slots__ = ("columns",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, *columns: Sequence[Any]) -> None:
+        self.columns = columns
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Columns) and self.columns == other.columns
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def __iter__(self) -> Iterator[Row]:
+        return zip(*self.columns, strict=True)
+
+    @overload
+    def __getitem__(self, at: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> "Columns": ...
+
+    def __getitem__(self, at: int | slice) -> "Row | Columns":
+        parts = [column[at] for column in self.columns]
+        return Columns(*parts) if isinstance(at, slice) else tuple(parts)
+
+
+def columns_of(rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    return rows.columns if isinstance(rows, Columns) else [*zip(*rows, strict=True)]
 
 
 class RowRefused(Exception):

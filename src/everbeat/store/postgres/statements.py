@@ -9,7 +9,7 @@ from everbeat.store.postgres.arrays import KINDS as ARRAYS
 from everbeat.store.postgres.batch import Answer, Several, Talk
 from everbeat.store.postgres.dialect import bind, in_one, names_in, translate
 from everbeat.store.postgres.hot import COLUMNS, KINDS, KINDS_OF, SHARED, TYPES
-from everbeat.store.transaction import NOT_ALL, Question, RowRefused
+from everbeat.store.transaction import NOT_ALL, Question, RowRefused, columns_of
 
 AHEAD = "{sql}{after} ORDER BY priority, seq LIMIT %s FOR UPDATE SKIP LOCKED"
 AFTER = " AND (priority, seq) > (%s, %s)"
@@ -35,7 +35,7 @@ def many(talk: Talk, sql: str, rows: Sequence[Any]) -> Answer:
         names = names_in(sql)
         columns = [[row[name] for row in rows] for name in names]
     else:
-        columns = list(map(list, zip(*rows, strict=True)))
+        columns = [*map(list, columns_of(rows))]
     shared = SHARED.get(sql, ())
     if any(columns[number].count(columns[number][0]) < len(rows) for number in shared):
         shared = ()

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from everbeat.store.transaction import columns_of
 from everbeat.store.verbs import claiming, settling
 
 FEWEST = 4
@@ -57,7 +58,7 @@ def in_few(sql: str, rows: Rows) -> list[tuple[str, list[Any]]] | None:
 
 def _in_one(sql: str, rows: Rows, key: int, place: int | None) -> tuple[str, list[Any]] | None:
     """None: they differ in more than that."""
-    columns = list(zip(*rows, strict=True))
+    columns = columns_of(rows)
     shared = [True] * len(columns)
     for number, column in enumerate(columns):
         if number != key and column.count(column[0]) < len(rows):

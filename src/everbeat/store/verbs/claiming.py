@@ -9,7 +9,7 @@ from itertools import repeat
 from everbeat.decide.room import OWN_PROCESS, Answer, Room
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, TaskPolicy
-from everbeat.store.transaction import Row, Transaction
+from everbeat.store.transaction import Columns, Row, Transaction
 from everbeat.store.verbs import unsound
 from everbeat.store.verbs.living import renew
 from everbeat.store.verbs.queueing import Places
@@ -112,12 +112,18 @@ def find(tx: Transaction, worker_id: str, room: Room, places: Places) -> list[Cl
 
 
 def take(tx: Transaction, claims: Sequence[Claim]) -> None:
-    waiting = [(c.worker_id, int(c.counted), c.seq, c.fence - 1) for c in claims if c.status is TaskStatus.CLAIMED]
-    ready = [
-        (c.worker_id, int(c.counted), tx.now, c.seq, c.fence - 1) for c in claims if c.status is TaskStatus.RUNNING
-    ]
-    tx.finally_many(CLAIM, waiting)
-    tx.finally_many(LAUNCH, ready)
+    waiting = [claim for claim in claims if claim.status is TaskStatus.CLAIMED]
+    ready = [claim for claim in claims if claim.status is TaskStatus.RUNNING] if waiting else claims
+    tx.finally_many(CLAIM, Columns(*_taken_by(waiting), *_as_found(waiting)))
+    tx.finally_many(LAUNCH, Columns(*_taken_by(ready), [tx.now] * len(ready), *_as_found(ready)))
+
+
+def _taken_by(claims: Sequence[Claim]) -> tuple[list[str | None], list[int]]:
+    return [claim.worker_id for claim in claims], [int(claim.counted) for claim in claims]
+
+
+def _as_found(claims: Sequence[Claim]) -> tuple[list[int], list[int]]:
+    return [claim.seq for claim in claims], [claim.fence - 1 for claim in claims]
 
 
 def begin_leases(tx: Transaction, worker_id: str, claims: Iterable[Claim]) -> None:

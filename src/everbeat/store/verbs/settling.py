@@ -14,7 +14,7 @@ from everbeat.model.recovery import RECOVERY_ACTOR, Adopted, AllStored, Settled,
 from everbeat.model.state import OWNED, REVOKES, Change, TaskStatus, sources, target
 from everbeat.model.task import Claim, Outcome
 from everbeat.store.messages import Ending, Flush, are_results
-from everbeat.store.transaction import Row, Transaction
+from everbeat.store.transaction import Columns, Row, Transaction
 from everbeat.store.verbs import flow_ends
 from everbeat.store.verbs.records import Records, StoredError, stored_error, text
 from everbeat.store.verbs.turns import IN_LINE
@@ -128,12 +128,14 @@ def settle(
     return settlements
 
 
-def completed(tx: Transaction, results: Sequence[Ending]) -> list[Row]:
+def completed(tx: Transaction, results: Sequence[Ending]) -> Sequence[Row]:
     """In the order in which everybody locks them."""
-    moment = tx.moment
-    return [
-        (e.verdict.result, moment, e.claim.seq, e.claim.fence, e.claim.worker_id) for e in sorted(results, key=seq_of)
-    ]
+    ended = sorted(results, key=seq_of)
+    claims = [ending.claim for ending in ended]
+    return Columns(
+        [ending.verdict.result for ending in ended], [tx.moment] * len(ended), [claim.seq for claim in claims],
+        [claim.fence for claim in claims], [claim.worker_id for claim in claims],
+    )  # fmt: skip
 
 
 def lock_workflows(tx: Transaction, endings: Sequence[Ending]) -> flow_ends.Roots:
