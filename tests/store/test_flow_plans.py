@@ -48,8 +48,10 @@ TOUCHED = """
 SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0) + n_tup_ins + n_tup_upd + n_tup_del)
   FROM pg_stat_xact_user_tables WHERE relname LIKE 'everbeat%'"""
 
-GROUPED = "SCAN ended"
-"""Not a table, but the inputs that have just ended, counted."""
+NO_TABLES = {"SCAN ended", "SCAN o"}
+"""The inputs that have just ended, counted; those around a paused workflow."""
+BY_ID = "USING INDEX sqlite_autoindex_everbeat_workflows_1 (id=?)"
+IN_TREE = "USING INDEX everbeat_workflows_halted (root_id=?)"
 
 
 @pytest.fixture
@@ -73,7 +75,9 @@ def test_no_statement_walks_a_table(store: SQLiteStore) -> None:
 
     assert len(plans) > 40
     assert not {
-        sql: plan for sql, plan in plans.items() if any(step.startswith("SCAN") and step != GROUPED for step in plan)
+        sql: plan
+        for sql, plan in plans.items()
+        if any(step.startswith("SCAN") and step not in NO_TABLES for step in plan)
     }
 
 
@@ -153,6 +157,50 @@ def test_a_chain_that_is_given_up_and_run_again_costs_the_same_for_each_node_how
 
     few, many = costs
     assert all(one <= other * 1.5 for one, other in zip(many, few, strict=True)), costs
+
+
+def test_what_is_paused_inside_is_found_by_its_tree(store: SQLiteStore) -> None:
+    with store.database.alone() as connection:
+        plan = explain(connection, flow_look.PAUSED_INSIDE.format(marks="?, ?"))
+
+    assert [step for step in plan if "everbeat" in step] == [
+        f"SEARCH a {BY_ID}", f"SEARCH i {IN_TREE}", f"SEARCH p {BY_ID}", f"SEARCH w {BY_ID}"
+    ]  # fmt: skip
+
+
+def pause_inside(store: Store, flow_id: str, count: int) -> None:
+    """So many nested workflows, by their failures."""
+    begin(store, *fan_of_nested(flow_id, count, on_error=OnError.PAUSE))
+    claims = store.flush(Flush(worker_id="w1", room=a_room(2 * count))).claims
+    end(store, *(claim for claim in claims if claim.id.startswith(flow_id)), outcome=FAIL)
+    info = store.workflow(flow_id)
+    assert info is not None
+    assert info.waiting_for == f"workflow {flow_id}:n0, which is paused"
+
+
+def test_a_look_at_a_workflow_costs_the_same_however_many_are_paused_inside_others(store: SQLiteStore) -> None:
+    begin(store, graph("mine", a=""))
+    costs = []
+    for count in NESTED:
+        pause_inside(store, f"flow{count}", count)
+        costs.append(steps(store, lambda: store.workflow("mine")))
+
+    assert costs[1] <= costs[0] + 1
+
+
+def test_and_on_postgresql(a_database: EmptyDatabase) -> None:
+    with closing(PostgresStore(a_database.with_tables(), patience=5.0)) as store:
+        register(store, "w1")
+        begin(store, graph("mine", a=""))
+        for count in NESTED:
+            pause_inside(store, f"flow{count}", count)
+            with store.database.write() as tx:
+                tx.run("ANALYZE everbeat_workflows")
+            with store.database.read(steady=True) as tx:
+                (before,) = tx.all(TOUCHED)
+                tx.among(flow_look.PAUSED_INSIDE, (), ["mine"])
+                (after,) = tx.all(TOUCHED)
+            assert after[0] - before[0] <= 1
 
 
 def test_it_takes_the_same_round_trips_and_touches_the_same_rows_on_postgresql(

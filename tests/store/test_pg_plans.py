@@ -20,6 +20,7 @@ from everbeat.store.verbs import (
     expiring,
     flow_advance,
     flow_ends,
+    flow_look,
     flow_ready,
     flow_rows,
     looking,
@@ -81,6 +82,7 @@ STATEMENTS = {
     "nodes that follow one": (translate(flow_advance.FOLLOWING_ONE), "everbeat_workflow_edges_pkey"),
     "enqueue nodes": (translate(flow_ready.ENQUEUE), "everbeat_workflow_calls_pkey"),
     "results of nodes": (translate(flow_rows.VALUES), "everbeat_tasks_id_key"),
+    "what is paused inside": (translate(flow_look.PAUSED_INSIDE), "everbeat_workflows_halted"),
 }
 
 

@@ -317,8 +317,8 @@ CREATE INDEX everbeat_workflows_live ON everbeat_workflows (id)
     WHERE parent_id IS NULL AND (nodes_left > 0 OR finished_at IS NULL);
 CREATE INDEX everbeat_workflows_ended ON everbeat_workflows (finished_at, status, parent_id)
     WHERE parent_id IS NULL AND finished_at IS NOT NULL;
--- Those that go on only when somebody sees to them.
-CREATE INDEX everbeat_workflows_halted ON everbeat_workflows (id) WHERE status = 'PAUSED' OR stuck IS NOT NULL;
+-- Those that go on only when somebody sees to them, by the tree that waits for them.
+CREATE INDEX everbeat_workflows_halted ON everbeat_workflows (root_id) WHERE status = 'PAUSED' OR stuck IS NOT NULL;
 
 -- Nodes. One that is a task holds what its task will be made of; what the task does then is in everbeat_tasks alone.
 CREATE TABLE everbeat_workflow_tasks (

@@ -20,14 +20,20 @@ INFO = """
 SELECT id, name, status, on_error, parent_id, nodes, nodes_left, created_at, started_at, finished_at, error_node,
        error_code, error_message, stuck, paused_by
   FROM everbeat_workflows"""
-# everbeat_workflows_halted, then up to the root by the primary key. What is paused with the one around it is not told.
+# The primary key; for each what is halted in its tree, by everbeat_workflows_halted; then up to the root by the primary
+# key. What is paused with the one around it is not told. (Joins instead of subqueries: PostgreSQL takes what is halted
+# in one tree for so little that it reads what is halted in all.)
 PAUSED_INSIDE = """
-WITH RECURSIVE around(id, paused) AS (
-    SELECT i.parent_id, i.id FROM everbeat_workflows i JOIN everbeat_workflows p ON p.id = i.parent_id
-     WHERE i.status = 'PAUSED' AND p.status <> 'PAUSED'
-    UNION
-    SELECT w.parent_id, a.paused FROM around a JOIN everbeat_workflows w ON w.id = a.id WHERE w.parent_id IS NOT NULL)
-SELECT id, min(paused) FROM around GROUP BY id"""
+SELECT a.id, (
+    WITH RECURSIVE around(id, paused) AS (
+        SELECT i.parent_id, i.id FROM everbeat_workflows i
+         WHERE i.root_id = a.root_id AND i.status = 'PAUSED'
+           AND (SELECT p.status FROM everbeat_workflows p WHERE p.id = i.parent_id) <> 'PAUSED'
+        UNION
+        SELECT (SELECT w.parent_id FROM everbeat_workflows w WHERE w.id = o.id), o.paused FROM around o
+         WHERE o.id IS NOT NULL)
+    SELECT min(paused) FROM around WHERE id = a.id)
+  FROM everbeat_workflows a WHERE a.id IN ({marks})"""
 OUTPUTS = "SELECT outputs FROM everbeat_workflows WHERE id = ?"
 
 STATUSES, ON_ERROR = frozenset(WorkflowStatus), frozenset(OnError)
@@ -75,15 +81,9 @@ def workflows(
 
 def with_waits(tx: Transaction, found: Sequence[WorkflowInfo]) -> list[WorkflowInfo]:
     """The same, and what those that are RUNNING wait for: nobody else goes on with what is paused inside of them."""
-    if not any(info.status is WorkflowStatus.RUNNING for info in found):
-        return list(found)
-    paused: dict[str, str] = dict(tx.rows(PAUSED_INSIDE))
-    return [
-        replace(info, waiting_for=_paused(paused[info.id]))
-        if info.status is WorkflowStatus.RUNNING and info.id in paused
-        else info
-        for info in found
-    ]
+    running = [info.id for info in found if info.status is WorkflowStatus.RUNNING]
+    paused: dict[str, str | None] = dict(tx.among(PAUSED_INSIDE, (), running))
+    return [replace(info, waiting_for=_paused(by)) if (by := paused.get(info.id)) else info for info in found]
 
 
 def _paused(workflow_id: str) -> str:
