@@ -27,6 +27,7 @@ from everbeat.store.messages import TaskFilter
 from everbeat.store.postgres import bells
 from everbeat.store.postgres.connection import MOST_CONNECTIONS
 from everbeat.store.postgres.store import PostgresStore
+from everbeat.store.postgres.transaction import Connection
 from everbeat.store.sql.group import _Order
 from everbeat.store.transaction import Locked
 
@@ -126,6 +127,19 @@ def test_an_interrupt_after_any_call_takes_no_connection_with_it(
     with store.database.session() as connection:
         ours = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle'"
         assert connection.execute(ours).fetchone() in [(0,), (1,)]
+
+
+def test_a_store_that_is_closed_while_a_connection_comes_back_keeps_none_open(store: PostgresStore) -> None:
+    class ClosedMeanwhile(list[Connection]):
+        def append(self, connection: Connection) -> None:
+            store.close()
+            super().append(connection)
+
+    store.database._idle = ClosedMeanwhile()
+    with store.database.session() as connection:
+        pass
+
+    assert connection.closed
 
 
 def test_an_interrupt_after_any_call_keeps_nobody_from_telling_workers(store: PostgresStore) -> None:

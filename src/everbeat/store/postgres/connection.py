@@ -188,11 +188,11 @@ class PostgresDatabase:
                 connection.rollback()
         except psycopg.Error:
             connection.close()
-        if self._is_closed:
-            connection.close()
         if pgconn.status == OK:
             connection.used_at = time.monotonic()
             self._idle.append(connection)
+            if self._is_closed:  # asked last: whoever closes meanwhile finds it
+                self._close_idle()
 
     def connect(self, name: str = "everbeat") -> Connection:
         """A session of its own, which the caller closes."""
@@ -217,9 +217,7 @@ class PostgresDatabase:
 
     def close(self) -> None:
         self._is_closed = True
-        while self._idle:
-            with suppress(IndexError):  # somebody took it meanwhile
-                self._idle.pop().close()
+        self._close_idle()
         _OPEN.discard(self)
 
     def after_fork_in_child(self) -> None:
@@ -232,6 +230,11 @@ class PostgresDatabase:
             self.when_forked()
 
     # -- within -----------------------------------------------------------------------------------------------------
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            with suppress(IndexError):  # somebody took it meanwhile
+                self._idle.pop().close()
 
     def _start_afresh(self) -> None:
         self._pid = os.getpid()
