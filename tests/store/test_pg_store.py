@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import os
 import select
 import threading
 import time
@@ -154,6 +155,24 @@ def test_an_interrupt_after_any_call_keeps_nobody_from_telling_workers(store: Po
             assert not ringer._words
 
     assert calls > 10
+
+
+def test_an_interrupt_while_a_bell_is_being_hung_leaves_none_behind(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(seconds: float) -> None:
+        assert board._bells
+        raise KeyboardInterrupt
+
+    enqueue(store, id="a")
+    board, files = store.bells._board, os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patch:
+        patch.setattr(board, "_run", lambda: None)
+        patch.setattr(board._listens, "wait", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            store.wait("a", 30)
+
+    assert (board._bells, board._by_word, len(os.listdir("/proc/self/fd"))) == (set(), {}, len(files))
 
 
 # -- sending ----------------------------------------------------------------------------------------------------------

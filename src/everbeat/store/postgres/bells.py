@@ -123,14 +123,18 @@ class Switchboard:
 
     def hang(self, bell: Bell) -> Bell:
         """It is heard from now on; if the server does not answer in time, from then on."""
-        with self._lock:
-            self._bells.add(bell)
-            if bell.word is not None:
-                self._by_word[bell.word].add(bell)
-            if not _works(self._thread):
-                self._thread = threading.Thread(target=self._run, name="everbeat-listen", daemon=True)
-                self._thread.start()
-        self._listens.wait(LISTEN_SECONDS)
+        try:
+            with self._lock:
+                self._bells.add(bell)
+                if bell.word is not None:
+                    self._by_word[bell.word].add(bell)
+                if not _works(self._thread):
+                    self._thread = threading.Thread(target=self._run, name="everbeat-listen", daemon=True)
+                    self._thread.start()
+            self._listens.wait(LISTEN_SECONDS)
+        except BaseException:  # an interrupt: nobody has it
+            bell.close()
+            raise
         return bell
 
     @property
@@ -314,9 +318,8 @@ class NotifyBells:
         return self._board.hang(Bell(self._board, concerns=concerns))
 
     def for_waiter(self, task_id: str) -> Bell:
-        bell = self._board.hang(Bell(self._board, word=(DONE, digest(task_id))))
-        self._ringer.hurry()
-        return bell
+        self._ringer.hurry()  # first: an interrupt in it leaves no bell behind
+        return self._board.hang(Bell(self._board, word=(DONE, digest(task_id))))
 
     def ring_workers(self, kinds: set[Kind] | None) -> None:
         self._ringer.ring([TO_ALL] if kinds is None else [(READY, *kind) for kind in kinds], PAUSE)
