@@ -6,10 +6,11 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from urllib.parse import urlsplit
 
 import psycopg
@@ -22,8 +23,9 @@ from everbeat.cli import events
 from everbeat.errors import TaskConflict
 from everbeat.model.event import Event
 from everbeat.model.state import TaskStatus
-from everbeat.model.task import Claim, Enqueued
+from everbeat.model.task import Claim, Enqueued, NewTask
 from everbeat.model.worker import QueueSetting
+from everbeat.store.lots import MOST_LOCKED
 from everbeat.store.messages import TaskFilter
 from everbeat.store.postgres import bells
 from everbeat.store.postgres.connection import MOST_CONNECTIONS
@@ -95,6 +97,42 @@ def test_groups_that_want_what_the_other_has_are_stored_all_the_same(store: Post
 
     assert [order.error for group in groups for order in group] == [None] * 5
     assert len(store.tasks(TaskFilter())) == 4
+
+
+def test_a_key_that_is_held_is_tried_once_for_all_who_send_it(store: PostgresStore, url: str) -> None:
+    asked = [*(("held", f"h{number}") for number in range(30)), ("free", "f")]
+
+    assert _tries_beside(store, url, ["held"], asked) == (2, {"f"})
+
+
+def test_and_not_many_keys_that_are_held_are_tried(store: PostgresStore, url: str) -> None:
+    held = [f"held {number}" for number in range(MOST_LOCKED + 5)]
+
+    assert _tries_beside(store, url, held, [(key, f"to {key}") for key in held]) == (MOST_LOCKED, set())
+
+
+def _tries_beside(
+    store: PostgresStore, url: str, held: list[str], asked: list[tuple[str, str]]
+) -> tuple[int, set[str]]:
+    """How often a group that sends these keys and ids tries one of them alone, and which ids it stores, while somebody
+    else holds some of the keys."""
+    group = [_keyed(task_id, key) for key, task_id in asked]
+    tried: list[object] = []
+    surely = store._keyed._surely
+
+    def count(orders: Sequence[Sequence[NewTask]], *, hurries: bool) -> list[Sequence[Enqueued] | None]:
+        tried.append(orders)
+        return surely(orders, hurries=hurries)
+
+    store._keyed._in_a_hurry = [partial(count, hurries=True)]
+    store._keyed._waiting = group[1:]
+    with psycopg.connect(url) as users:
+        store.enqueue_on(users, [a_task(id=f"of {key}", unique_key=key) for key in held])
+        store._keyed._lead(group[0])
+        users.rollback()
+    stored = [order for order in group if order.result]
+    assert {type(order.error) for order in group if order not in stored} == {Locked}
+    return len(tried), {order.tasks[0].id for order in stored}
 
 
 def _keyed(task_id: str, key: str) -> _Order:

@@ -26,6 +26,7 @@ from itertools import pairwise
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Enqueued, NewTask
+from everbeat.store.lots import MOST_LOCKED
 from everbeat.store.transaction import Database, Locked, RowRefused, Transaction
 from everbeat.store.verbs import sending
 
@@ -58,6 +59,7 @@ class _Order:
         self.is_done = result is not None or error is not None
 
 
+Keys = tuple[tuple[str, str | None, str | None], ...]
 Store = Callable[[Sequence[Sequence[NewTask]]], "list[Sequence[Enqueued] | None]"]
 """Stores several enqueues, each of them all or nothing, and rings for them; None for one that it leaves alone."""
 
@@ -84,6 +86,7 @@ class GroupCommit:
         self._database = database
         self._ring = ring
         self._ways: Sequence[Store] = (self._surely,) if quickly is None else (quickly, self._surely)
+        self._in_a_hurry: Sequence[Store] = (partial(self._surely, hurries=True),)
         self._lanes = lanes
         self._quiet_lanes = max(lanes, quiet_lanes)
         self._here = self._leading = 0
@@ -173,7 +176,7 @@ class GroupCommit:
             self._commit(group)
         except StoreUnavailable as error:
             if isinstance(error, Locked) and self._is_keyed and len(group) > 1:
-                self._commit_one_by_one(_left(group), [partial(self._surely, hurries=True)])
+                self._commit_one_by_one(_left(group), self._in_a_hurry)
             for one in _left(group):
                 one.end(None, copy.copy(error))
         except Exception as error:  # noqa: BLE001 - a definite reason, whatever it is: it belongs to whoever brought it
@@ -234,11 +237,33 @@ class GroupCommit:
         return results
 
     def _commit_one_by_one(self, group: Sequence[_Order], ways: Sequence[Store]) -> None:
+        """All that come later wait for it. So what one has found locked no other tries, for other locks the rest waits
+        only a moment, and after MOST_LOCKED of them it is refused."""
+        refused: Locked | None = None
+        locked: set[Keys] = set()
         for order in group:
-            try:
-                self._commit([order], ways)
-            except Exception as error:  # noqa: BLE001 - as above
-                order.end(None, error)
+            keys = _keys(order.tasks)
+            if refused is not None and (keys in locked or len(locked) == MOST_LOCKED):
+                order.end(None, copy.copy(refused))
+                continue
+            error = self._commit_alone(order, ways)
+            if error is not None:
+                refused, ways = error, self._in_a_hurry
+                locked.add(keys)
+
+    def _commit_alone(self, order: _Order, ways: Sequence[Store]) -> Locked | None:
+        """What it was refused for, if it is a lock."""
+        try:
+            self._commit([order], ways)
+        except Exception as error:  # noqa: BLE001 - as above
+            order.end(None, error)
+            return error if isinstance(error, Locked) else None
+        return None
+
+
+def _keys(tasks: Sequence[NewTask]) -> Keys:
+    """What they may have to wait for."""
+    return tuple((task.kind.name, task.unique_key, task.kind.exclusive_key) for task in tasks)
 
 
 def _left(group: Sequence[_Order]) -> list[_Order]:
