@@ -99,6 +99,22 @@ def test_groups_that_want_what_the_other_has_are_stored_all_the_same(store: Post
     assert len(store.tasks(TaskFilter())) == 4
 
 
+def test_two_who_send_the_same_keys_in_opposite_orders_are_both_answered(store: PostgresStore, url: str) -> None:
+    """Each has one key that the other one wants, once a third lets go of what both wait for."""
+    enqueue(store)
+    with psycopg.connect(url) as users, ThreadPoolExecutor(2) as senders:
+        store.enqueue_on(users, [a_task(id="held", unique_key="held")])
+        sent = []
+        for count, keys in enumerate((("a", "held", "b"), ("b", "held", "a")), start=1):
+            sent.append(senders.submit(store.enqueue, [a_task(id=f"{count}-{key}", unique_key=key) for key in keys]))
+            _await_locks(store, count)
+        users.rollback()
+        first, second = (one.result(30) for one in sent)
+
+    assert [one.created for one in first] == [not one.created for one in second] in ([True] * 3, [False] * 3)
+    assert {one.id for one in first} == {one.id for one in second}
+
+
 def test_a_key_that_is_held_is_tried_once_for_all_who_send_it(store: PostgresStore, url: str) -> None:
     asked = [*(("held", f"h{number}") for number in range(30)), ("free", "f")]
 

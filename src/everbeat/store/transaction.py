@@ -86,6 +86,10 @@ class Locked(StoreUnavailable):
     Nothing was changed."""
 
 
+class Deadlock(Locked):
+    """Others wanted what we had locked, and we what they had. They go on now: the same again may find it free."""
+
+
 class TurnTaken(StoreUnavailable):
     """Somebody stands in front of the store and does not move on, and this may not be done beside it. Writing may."""
 

@@ -35,7 +35,7 @@ from everbeat.store.postgres.limited import LimitedConnection
 from everbeat.store.postgres.statements import notify
 from everbeat.store.postgres.transaction import Connection, Memory, PostgresTransaction
 from everbeat.store.postgres.trouble import DEFINITE, IN_THE_WAY, MISSING, REFUSED, may_pass, told
-from everbeat.store.transaction import Locked, Question
+from everbeat.store.transaction import Deadlock, Locked, Question
 
 MOST_CONNECTIONS = 8
 CONNECT_SECONDS = 5
@@ -333,6 +333,8 @@ class PostgresDatabase:
     def unavailable(self, error: psycopg.Error) -> StoreUnavailable:
         said = f"{self.location}: {told(error)}. Nothing was changed by this step."
         kind = Locked if isinstance(error, IN_THE_WAY) else StoreUnavailable
+        if isinstance(error, psycopg.errors.DeadlockDetected):
+            kind = Deadlock
         return kind(said, may_pass=may_pass(error))
 
 

@@ -20,6 +20,7 @@ to sleep again until it gets the interpreter, and sixteen threads store a quarte
 
 import copy
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -27,13 +28,17 @@ from itertools import pairwise
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Enqueued, NewTask
 from everbeat.store.lots import MOST_LOCKED
-from everbeat.store.transaction import Database, Locked, RowRefused, Transaction
+from everbeat.store.transaction import Database, Deadlock, Locked, RowRefused, Transaction
 from everbeat.store.verbs import sending
 
 LARGEST = 1000
 FORGOTTEN = 0.02
 """With each that comes, a crowd is taken to be smaller by this: of a closed circle of senders not all are here at all
 times, and lanes that are opened whenever few are would take from groups what makes them fast."""
+DEADLOCKS = 4
+"""Each takes a second. So many one order may meet after the first before it is refused."""
+AFTER_DEADLOCK = 0.1
+"""Those that go on need a moment to get what this one had; at once it would be in their way again."""
 
 
 class _Order:
@@ -175,7 +180,10 @@ class GroupCommit:
         try:
             self._commit(group)
         except StoreUnavailable as error:
-            if isinstance(error, Locked) and self._is_keyed and len(group) > 1:
+            if isinstance(error, Deadlock):
+                time.sleep(AFTER_DEADLOCK)
+                self._commit_one_by_one(_left(group), self._ways)
+            elif isinstance(error, Locked) and self._is_keyed and len(group) > 1:
                 self._commit_one_by_one(_left(group), self._in_a_hurry)
             for one in _left(group):
                 one.end(None, copy.copy(error))
@@ -252,12 +260,18 @@ class GroupCommit:
                 locked.add(keys)
 
     def _commit_alone(self, order: _Order, ways: Sequence[Store]) -> Locked | None:
-        """What it was refused for, if it is a lock."""
-        try:
-            self._commit([order], ways)
-        except Exception as error:  # noqa: BLE001 - as above
-            order.end(None, error)
-            return error if isinstance(error, Locked) else None
+        """What it was refused for, if it is a lock. In its own order it may meet one that has the same keys in another:
+        the server lets one of them go on, and this one comes again when that is done."""
+        for left in reversed(range(DEADLOCKS)):
+            try:
+                self._commit([order], ways)
+            except Exception as error:  # noqa: BLE001 - as above
+                if left and isinstance(error, Deadlock):
+                    time.sleep(AFTER_DEADLOCK)
+                    continue
+                order.end(None, error)
+                return error if isinstance(error, Locked) else None
+            break
         return None
 
 
