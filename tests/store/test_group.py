@@ -1,6 +1,8 @@
 """Group commit: what many threads send at once is one transaction, and everybody gets the own answer."""
 
+import signal
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from tests.words import a_task, enqueue, interrupted_after
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Enqueued
+from everbeat.store.messages import TaskFilter
 from everbeat.store.postgres.store import PostgresStore
 from everbeat.store.sql.group import GroupCommit, _Order
 from everbeat.store.sqlite.store import SQLiteStore
@@ -311,3 +314,79 @@ def test_an_interrupt_after_any_call_of_a_sender_takes_nothing_with_it(store: AS
         sending._step_back(another)
         assert (sending._lanes - sending._leading, sending._waiting) == (1, [])
     assert calls > 100
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_handler_may_send_after_any_call_of_a_sender_and_is_always_answered(
+    store: AStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everbeat.store.sql.group.UNTIL_LOOK", 0.001)
+    sending = store._sending
+    sending._leading = sending._lanes - 1
+    left, came, answers = 0, False, []
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal left, came
+        left -= event in ("call", "c_return")
+        if left == 0:
+            sys.setprofile(None)
+            came = True
+            try:
+                answers.append(enqueue(store, id=f"nested {calls}"))
+            except RuntimeError as error:
+                answers.append(str(error))
+
+    calls, is_over = 0, False
+    while not is_over:
+        calls, came = calls + 1, False
+        left = calls
+        sys.setprofile(count)
+        try:
+            stored = enqueue(store, id=f"sent {calls}")
+        finally:
+            sys.setprofile(None)
+        is_over = not came
+
+        assert stored == f"sent {calls}"
+        assert (sending._lanes - sending._leading, sending._waiting, sending._here) == (1, [], 0)
+
+    assert calls > 50
+    assert len(answers) == calls - 1
+    refused = [answer for answer in answers if not answer.startswith("nested")]
+    assert all("is being written by this thread already" in answer for answer in refused)
+    assert bool(refused) == isinstance(store, SQLiteStore)
+    sent = {task.id for task in store.tasks(TaskFilter(limit=10_000))}
+    assert sent == {f"sent {number}" for number in range(1, calls + 1)} | {*answers} - {*refused}
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_handler_may_send_while_its_thread_waits_for_another(store: AStore) -> None:
+    sending, answers = store._sending, []
+    leaders = [_Order([]) for _ in range(sending._lanes)]
+    for leader in leaders:
+        sending._line_up(leader)
+
+    def interrupt() -> None:
+        """Once it waits; then let it lead, once the handler waits or is done."""
+        _until(lambda: len(sending._waiting) == 1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        _until(lambda: len(sending._waiting) == 2 or bool(answers))
+        for leader in leaders:
+            sending._step_back(leader)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: answers.append(enqueue(store, id="nested")))
+    another = threading.Thread(target=interrupt)
+    another.start()
+    try:
+        assert enqueue(store, id="sent") == "sent"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        another.join(30)
+
+    assert answers == ["nested"]
+    assert {task.id for task in store.tasks(TaskFilter())} == {"nested", "sent"}
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    while not is_so():
+        threading.Event().wait(0.001)

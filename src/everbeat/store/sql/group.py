@@ -9,6 +9,9 @@ interrupted leaves the others' work where it was; ids make the repetition harmle
 may raise after any call, also one within `_step_back`, must not take the lead or somebody's order with it: between two
 calls that it may come after, what is under the lock is as it was, or as it is to be.
 
+A signal handler may send, too, in the middle of what its thread sends, and must not wait for that: it does its work by
+itself. Where its thread is writing to a file already, that is an error, and the rest of the world goes on.
+
 Those whose work is done wake each other, one by one: one of them can run at a time, and meanwhile the next wakes up.
 
 Few senders are quicker apart: four on PostgreSQL store a tenth more on a connection each than two by two.
@@ -19,11 +22,13 @@ to sleep again until it gets the interpreter, and sixteen threads store a quarte
 """
 
 import copy
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
+from types import FrameType
 
 from everbeat.errors import StoreUnavailable
 from everbeat.model.task import Enqueued, NewTask
@@ -35,6 +40,8 @@ LARGEST = 1000
 FORGOTTEN = 0.02
 """With each that comes, a crowd is taken to be smaller by this: of a closed circle of senders not all are here at all
 times, and lanes that are opened whenever few are would take from groups what makes them fast."""
+UNTIL_LOOK = 0.02
+"""After so long somebody who waits looks whether it is nested: to look takes longer than many a commit."""
 DEADLOCKS = 4
 """Each takes a second. So many one order may meet after the first before it is refused."""
 AFTER_DEADLOCK = 0.1
@@ -106,10 +113,22 @@ class GroupCommit:
 
     def enqueue(self, tasks: Sequence[NewTask]) -> Sequence[Enqueued]:
         order = _Order(tasks)
+        if self._queue.locked() and _is_nested():
+            self._commit_alone(order, self._ways)
+        else:
+            self._commit_in_turn(order)
+        if order.error is not None:
+            try:
+                raise order.error
+            finally:
+                order.error = None  # whose traceback knows the order, and whatever was held where it was raised
+        return order.result or []
+
+    def _commit_in_turn(self, order: _Order) -> None:
         try:
             self._line_up(order)
             if not order.leads:
-                order.wake.acquire()
+                self._await_turn(order)
             if not order.is_done:
                 self._lead(order)
         finally:
@@ -118,12 +137,21 @@ class GroupCommit:
             except BaseException:  # an interrupt
                 self._step_back(order)
                 raise
-        if order.error is not None:
-            try:
-                raise order.error
-            finally:
-                order.error = None  # whose traceback knows the order, and whatever was held where it was raised
-        return order.result or []
+
+    def _await_turn(self, order: _Order) -> None:
+        """Until its work is done, or it is to lead. Whoever is nested leaves the queue: it may be behind itself."""
+        if order.wake.acquire(timeout=UNTIL_LOOK):
+            return
+        if not _is_nested():
+            order.wake.acquire()
+            return
+        while not order.is_done and not order.wake.acquire(timeout=UNTIL_LOOK):
+            with self._queue:
+                is_free = order in self._waiting
+                if is_free:
+                    self._waiting.remove(order)
+            if is_free:
+                self._commit_alone(order, self._ways)
 
     def _line_up(self, order: _Order) -> None:
         with self._queue:
@@ -273,6 +301,17 @@ class GroupCommit:
                 return error if isinstance(error, Locked) else None
             break
         return None
+
+
+def _is_nested() -> bool:
+    """Whether a signal handler, or a finalizer, sends in the middle of what the same thread sends: what is done there
+    goes on only after it."""
+    frame: FrameType | None = sys._getframe()
+    depth = 0
+    while frame is not None:
+        depth += frame.f_code is GroupCommit.enqueue.__code__
+        frame = frame.f_back
+    return depth > 1
 
 
 def _keys(tasks: Sequence[NewTask]) -> Keys:
