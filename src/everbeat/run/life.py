@@ -20,7 +20,7 @@ from everbeat.run.startup import Startup
 from everbeat.run.unusable import AppUnusable
 from everbeat.store.interface import Store
 
-GATHER_SECONDS = 0.0005
+GATHER_MS = 1
 """For so long, at most, what processes say is left to gather while it could not be passed on."""
 POLL_US = 500_000
 DISMISS_US = 10_000_000
@@ -116,11 +116,14 @@ class Life:
 
     def go_on(self, signals: Signals) -> bool:
         """Turn the dispatcher until this life ends. True: it was declared dead, and another one should begin."""
+        urgent = select.poll()
+        for fd in (self.outfit.scribes.fileno(), signals.fileno()):
+            urgent.register(fd, select.POLLIN)
         poll = self._poll_on(signals)
         stops, asked_at, hopeless = 0, self._clock.mono_us(), None
         while not self.dispatcher.is_drained:
             if self.dispatcher.may_let_gather:
-                select.select([self.outfit.scribes.fileno(), signals.fileno()], [], [], GATHER_SECONDS)
+                urgent.poll(GATHER_MS)
             rung = {fd for fd, _ in poll.poll(min(self.dispatcher.wait_us(), POLL_US) / 1000)}
             self._hear(rung)
             if self._clock.mono_us() - asked_at >= POLL_US:

@@ -30,7 +30,7 @@ Announce = Callable[[Life, RecoveryReport | None], None]
 SWITCH_SECONDS = 0.00005
 """So long, at most, the thread that hears processes waits for one that makes or reads a flush. The default of the
 interpreter is five times as long: the async process runs dry in it."""
-YOUNG_OBJECTS = 20_000
+YOUNG_OBJECTS = 100_000
 """So many are made before rubbish is looked for among them. What a claim is made of has no cycles, and there are dozens
 for each task: at the default of 700 a busy worker looked a hundred times in a second."""
 
