@@ -12,7 +12,7 @@ def test_a_name_that_was_never_seen_is_given_out_one_at_a_time() -> None:
 def test_a_frame_holds_about_five_milliseconds_of_work() -> None:
     pace = Pace()
 
-    pace.saw("quick", 9)
+    pace.saw("quick", 4)
     pace.saw("middling", 500)
     pace.saw("slow", 2 * FRAME_US)
 

@@ -46,7 +46,7 @@ def test_quick_async_tasks_are_claimed_before_there_is_a_place_for_them(stage: S
     worker.get_up()
 
     assert len(worker.crew.sends) == 2 + ASYNC_FRAMES * 2
-    assert stage.status(*tasks) == ["RUNNING"] * 10 + ["PENDING"] * 15
+    assert stage.status(*tasks) == ["RUNNING"] * 8 + ["PENDING"] * 17
 
 
 def test_no_more_of_them_wait_than_could_be_run_one_after_the_other_in_a_moment(stage: Stage) -> None:

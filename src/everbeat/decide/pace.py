@@ -7,7 +7,7 @@ milliseconds of work. A name that was never seen, or is slow, is given out one a
 from dataclasses import dataclass, field
 
 FRAME_US = 5_000
-DEEPEST = 512
+DEEPEST = 1024
 """A flush costs as much as some fifty tasks of it, so quick tasks are given out by the hundred."""
 SHORT_US = 300
 WEIGHT = 0.2

@@ -15,7 +15,7 @@ HOPELESS_LIVES = 4
 Ownership = tuple[int, int]
 """Seq and fence."""
 
-ASYNC_FRAMES = 4
+ASYNC_FRAMES = 3
 """So many frames of quick async tasks are in the async process or wait for a place there. If all they do is compute,
 nobody else can run them for that long."""
 
