@@ -33,7 +33,8 @@ FLOOR = [
     "The floor is the same writes into the same tables, made and indexed by Everbeat, without Everbeat: no processes",
     "that run tasks, no encoding, no question who owns what. A drain writes in the batches that Everbeat had in this",
     "run, so many tasks a commit; threads hand their rows to one that commits what has come by then, so many a commit,",
-    "or on PostgreSQL have a connection each, whichever is faster. Both are measured in turns, figure by figure.",
+    "or on PostgreSQL have a connection each, whichever is faster; what the slower way came to stands behind it.",
+    "Everbeat and its floor are measured in turns, figure by figure.",
     "bench/limit says what it is and is not.",
     "p95 is the value that 95 % of the samples are at least as good as.",
 ]
@@ -123,7 +124,8 @@ def _share(run: Run, figure: Figure) -> str:
     if floor is None:
         return "-"
     batch = "" if floor.batch is None else f", {floor.batch:,.4g} a commit"
-    return f"{100 * figure.median / floor.median:.0f} % of {number(floor.median)}{batch}"
+    how = f", {floor.note}" if floor.note else ""
+    return f"{100 * figure.median / floor.median:.0f} % of {number(floor.median)}{batch}{how}"
 
 
 # -- aims -------------------------------------------------------------------------------------------------------------

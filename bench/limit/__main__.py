@@ -10,7 +10,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import count as numbers
 
@@ -67,18 +67,20 @@ class Floor:
             sending.grouped(writer, threads, threads * sending.WARM_UP)
             found = [sending.grouped(writer, threads, count) for _ in range(5)]
         batch = statistics.mean(batch for _, batch in found)
-        one = Taken([rate for rate, _ in found], batch, "one connection")
+        one = Taken([rate for rate, _ in found], batch)
         if not self._has_many:
             return one
+        one = replace(one, note="one connection")
         with self._store() as opening, _several(opening, threads) as writers:
             sending.apart(writers, threads * sending.WARM_UP)
             each = Taken([sending.apart(writers, count) for _ in range(5)], 1.0, "a connection for each")
         return _faster(one, each)
 
     def _drain(self, count: int, batch: float) -> Taken:
-        one = Taken([self._drained(count, batch, 1) for _ in range(3)], batch, "one connection")
+        one = Taken([self._drained(count, batch, 1) for _ in range(3)], batch)
         if not self._has_many:
             return one
+        one = replace(one, note="one connection")
         return _faster(one, Taken([self._drained(count, batch, 2) for _ in range(3)], batch, "two connections"))
 
     def _drained(self, count: int, batch: float, connections: int) -> float:
@@ -114,7 +116,13 @@ def _several(opening: Callable[[], Writer], count: int) -> Iterator[Sequence[Wri
 
 
 def _faster(one: Taken, other: Taken) -> Taken:
-    return max(one, other, key=lambda taken: statistics.median(taken.samples))
+    """It says what the other way came to."""
+    slower, faster = sorted((one, other), key=_rate)
+    return replace(faster, note=f"{faster.note}; {slower.note} {_rate(slower):,.0f}")
+
+
+def _rate(taken: Taken) -> float:
+    return statistics.median(taken.samples)
 
 
 def main() -> None:

@@ -49,6 +49,13 @@ def test_the_batch_of_the_floor_stands_beside_it() -> None:
     assert cells(text, "drain, async")[5] == "60 % of 1,000, 83.33 a commit"
 
 
+def test_what_another_way_of_the_floor_came_to_stands_beside_it() -> None:
+    floor = drain(1000.0, subject="limit", store="postgresql", note="two connections; one connection 700")
+    text = render(sample_run(drain(600.0, store="postgresql"), floor), "x.json")
+
+    assert cells(text, "drain, async")[5] == "60 % of 1,000, two connections; one connection 700"
+
+
 def test_aims_come_first_and_are_counted() -> None:
     text = render(
         sample_run(
