@@ -226,4 +226,6 @@ def _insertion(table: str, columns: tuple[str, ...], shared: int, width: int) ->
     row = f"({', '.join('?' * (len(columns) - shared))})"
     common = f"(SELECT {', '.join('?' * shared)}), " if shared else ""
     rows = f"SELECT * FROM {common}(VALUES {', '.join([row] * width)}) WHERE true"
+    if width == 1:
+        rows = f"VALUES ({', '.join('?' * len(columns))})"
     return f"INSERT INTO {table} ({', '.join(columns)}) {rows} ON CONFLICT DO NOTHING"
