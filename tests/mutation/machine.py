@@ -19,7 +19,9 @@ from everbeat.run.startup import Startup
 from everbeat.store import schema
 from everbeat.store.postgres import connection as sessions
 from everbeat.store.postgres import migrate as postgres_migrate
+from everbeat.store.postgres import past
 from everbeat.store.postgres.bells import NotifyBells
+from everbeat.store.postgres.past import Past
 from everbeat.store.postgres.transaction import PostgresTransaction
 from everbeat.store.sql.working import Working
 from everbeat.store.sqlite import borrowed, connection, integrity, place, side
@@ -58,6 +60,7 @@ IN_SECRETS = "tests/cli/test_secrets.py::"
 IN_TEXT = "tests/cli/test_text.py::"
 IN_SURROUNDINGS = "tests/front/test_surroundings.py::"
 IN_PG_STORE = "tests/store/test_pg_store.py::"
+IN_PAST = "tests/store_pg/test_past.py::"
 IN_METRICS = "tests/cli/test_metrics.py::"
 
 
@@ -265,6 +268,24 @@ def claims_go_on_where_the_last_one_ended() -> None:
                 yield later
 
     put(SQLiteTransaction, "ahead", onward)
+
+
+@mutation("27", test=IN_PAST + "test_a_commit_that_comes_late_is_found_by_the_next_whole_look")
+def short_looks_for_ever() -> None:
+    """Once dead rows are in the way, what comes late is not looked for any more."""
+    put(past, "WHOLE_SECONDS", 1e9)
+
+
+@mutation("27", test=IN_PAST + "test_what_becomes_ready_again_is_found_at_once")
+def what_is_ready_again_is_not_told() -> None:
+    """Who looks short is not told that something is ready again that was there before."""
+    put(Past, "forget", lambda self: None)
+
+
+@mutation("27", test=IN_PAST + "test_what_has_got_its_number_just_before_a_look_may_come_after_it")
+def no_time_between_number_and_commit() -> None:
+    """What gets its number before a look is taken to be there when it looks."""
+    put(past, "BEFORE_SECONDS", 0.0)
 
 
 # -- outcomes ---------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from tests.postgres import EmptyDatabase
 from everbeat.store.postgres import taking
 from everbeat.store.postgres.connection import LIMITS
 from everbeat.store.postgres.dialect import bind, in_one, translate
-from everbeat.store.postgres.hot import KINDS, KINDS_OF, LOOK, SHARED, TYPES
-from everbeat.store.postgres.statements import AFTER, AHEAD, recorded
+from everbeat.store.postgres.hot import FRESH, FRESH_KINDS, FRESH_OF, KINDS, KINDS_OF, LOOK, SHARED, TYPES
+from everbeat.store.postgres.statements import AFTER, AHEAD, page_from, page_since, recorded
 from everbeat.store.postgres.store import PostgresStore
 from everbeat.store.verbs import (
     claiming,
@@ -45,8 +45,13 @@ STATEMENTS = {
     "what a flush asks first": (LOOK, "everbeat_tasks_due"),
     "kinds": (KINDS, "everbeat_tasks_ready"),
     "kinds of some queues": (KINDS_OF, "everbeat_tasks_ready"),
-    "turn in one round trip": (taking.TURN_ANY, "everbeat_tasks_pkey"),
-    "turn in one round trip, of some queues": (taking.TURN_OF, "everbeat_tasks_pkey"),
+    **{
+        f"turn in one round trip, {look} look{queues}": (turn, "everbeat_tasks_pkey")
+        for queues, turns_of in (("", taking.TURN_ANY), (", of some queues", taking.TURN_OF))
+        for look, turn in (("whole", turns_of[0]), ("onward", turns_of[2]))
+    },
+    "ready, from a place on": (page_from(claiming.READY), "everbeat_tasks_ready"),
+    "ready, from a place on, further": (page_from(claiming.READY, AFTER), "everbeat_tasks_ready"),
     "complete many": (in_one(settling.COMPLETE, TYPES[settling.COMPLETE]), "everbeat_tasks_pkey"),
     "launch many": (in_one(claiming.LAUNCH, TYPES[claiming.LAUNCH]), "everbeat_tasks_pkey"),
     "claim many": (in_one(claiming.CLAIM, TYPES[claiming.CLAIM]), "everbeat_tasks_pkey"),
@@ -129,5 +134,29 @@ def test_a_hot_statement_finds_its_rows_by_its_index(connection: psycopg.Connect
     plan = plan_of(connection, sql)
 
     assert re.search(rf"Index (Only )?Scan.* using {index} ", plan), plan
-    assert "Seq Scan on everbeat_tasks" not in plan, plan
+    assert not re.search(r"Seq Scan on everbeat_tasks\b", plan), plan
     assert not re.search(r"Bitmap|Hash|Sort Key: everbeat_tasks", plan), plan
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        FRESH_KINDS.format(fresh=FRESH), FRESH_KINDS.format(fresh=FRESH_OF), page_since(claiming.READY),
+        page_since(claiming.READY, AFTER), taking.TURN_ANY[1], taking.TURN_OF[1],
+    ],
+)  # fmt: skip
+def test_a_short_look_reads_nothing_of_the_index_of_what_is_ready(connection: psycopg.Connection, sql: str) -> None:
+    plan = plan_of(connection, sql)
+
+    assert "everbeat_tasks_ready" not in plan, plan
+    assert re.search(r"Index (Only )?Scan using everbeat_tasks_pkey.*\n +Index Cond: \(seq >= ", plan), plan
+    assert not re.search(r"Bitmap|Hash Join|Seq Scan on everbeat_tasks\b", plan), plan
+
+
+@pytest.mark.parametrize("turn", [taking.TURN_ANY[2], taking.TURN_OF[2]])
+def test_a_look_onward_begins_where_tasks_were_left(connection: psycopg.Connection, turn: str) -> None:
+    plan = plan_of(connection, turn)
+
+    looks = re.findall(r"everbeat_tasks_ready.*\n +Index Cond: (.*)", plan)
+    assert len(looks) == 2, plan
+    assert all("ROW(t" in look or "ROW(priority" in look for look in looks), plan

@@ -9,7 +9,8 @@ once in PAUSE seconds per process; the last one is never left out. Who sends and
 is one of few: for it, and for the few tasks that end at a time then, SHORT_PAUSE is enough.
 
 One channel for each store, fixed by its id (PROTOCOL 41). A message is a JSON list of words: `["r", queue, name]` of
-ready work, `["d", digest]` of a task that has ended, `["s", worker]` that somebody wants a run of this worker to end.
+ready work, `["d", digest]` of a task that has ended, `["s", worker]` that somebody wants a run of this worker to end;
+and `["a"]`: what is ready now was there before, so short looks do not find it (past.py).
 """
 
 import hashlib
@@ -53,6 +54,7 @@ NOTIFY = "SELECT pg_notify(%s, %s)"
 NOTIFY_IF_POSSIBLE = f"{NOTIFY} WHERE pg_notification_queue_usage() < 0.9"
 READY, DONE, STOP = "r", "d", "s"
 TO_ALL = READY, None, None
+AGAIN = ("a",)
 
 Word = tuple[str | None, ...]
 _encode = msgspec.json.Encoder().encode
@@ -185,6 +187,8 @@ class Switchboard:
         connection.pgconn.consume_input()
         while message := connection.pgconn.notifies():
             words = _decode(message.extra)
+            if AGAIN in words:
+                self._database.past.forget()
             others = [word for word in words if word[0] != DONE]
             with self._lock:
                 called = {bell for word in words for bell in self._by_word.get(word, ())}
@@ -197,6 +201,7 @@ class Switchboard:
                     bell.ring(is_stop=any(word[0] == STOP for word in heard))
 
     def _ring_all(self) -> None:
+        self._database.past.forget()
         with self._lock:
             for bell in self._bells:
                 bell.ring(is_stop=True)
@@ -294,6 +299,7 @@ class NotifyBells:
         self, database: PostgresDatabase, *, store_id: str, who_serves: Callable[[], dict[str, Served]]
     ) -> None:
         self._channel = f"everbeat {store_id}"
+        self._past = database.past
         self._board = Switchboard(database, self._channel)
         self._ringer = Ringer(database, self._channel)
         self._who_serves = who_serves
@@ -322,7 +328,9 @@ class NotifyBells:
         return self._board.hang(Bell(self._board, word=(DONE, digest(task_id))))
 
     def ring_workers(self, kinds: set[Kind] | None) -> None:
-        self._ringer.ring([TO_ALL] if kinds is None else [(READY, *kind) for kind in kinds], PAUSE)
+        if kinds != set():
+            self._past.forget()
+            self._ringer.ring([*([TO_ALL] if kinds is None else [(READY, *kind) for kind in kinds]), AGAIN], PAUSE)
 
     def ring_with(self, kinds: Iterable[Kind], commit: Callable[[Sequence[Said]], T]) -> T:
         """As `ring_workers`, for something that is committed now: it is told with the commit, right behind it and in a
@@ -345,8 +353,9 @@ class NotifyBells:
         return self._ringer.take([(DONE, digest(task_id)) for task_id in tasks], _pause_after(tasks))
 
     def ring_at_commit(self, connection: Connection, kinds: set[Kind]) -> None:
-        """In the user's own transaction: nobody else knows when it commits."""
-        for message in _messages([(READY, *kind) for kind in kinds]):
+        """In the user's own transaction: nobody else knows when it commits, which may be long after the task got its
+        number."""
+        for message in _messages([*((READY, *kind) for kind in kinds), AGAIN]):
             connection.execute(NOTIFY_IF_POSSIBLE, (self._channel, message))
 
     def close(self) -> None:

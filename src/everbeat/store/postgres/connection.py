@@ -32,6 +32,7 @@ from everbeat.store.postgres import known
 from everbeat.store.postgres.arrays import teach
 from everbeat.store.postgres.batch import Answer, Prepared, Statement
 from everbeat.store.postgres.limited import LimitedConnection
+from everbeat.store.postgres.past import Past
 from everbeat.store.postgres.statements import notify
 from everbeat.store.postgres.transaction import Connection, Memory, PostgresTransaction
 from everbeat.store.postgres.trouble import DEFINITE, IN_THE_WAY, MISSING, REFUSED, may_pass, told
@@ -110,6 +111,10 @@ class PostgresDatabase:
         """None: the server tells the time itself, as it always does but in tests."""
         return None if self._clock is None else self._clock.wall_us()
 
+    @property
+    def past(self) -> Past:
+        return self._memory.past
+
     # -- transactions -----------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -123,6 +128,8 @@ class PostgresDatabase:
             if point:
                 crash_point(f"{point}.before_commit")
             self._commit(tx, connection)
+            if tx.seen is not None:
+                self.past.saw(*tx.seen)
             if point:
                 crash_point(f"{point}.after_commit")
         if tx.events and self.when_told is not None:

@@ -80,13 +80,26 @@ KINDS_OF = f"""
 SELECT q.queue, n.name FROM unnest(%s::text[]) AS q (queue) CROSS JOIN unnest(%s::text[]) AS n (name) {HAS_ONE}
  ORDER BY q.queue, n.name"""
 
+# What a short look (past.py) finds: by the primary key, each row that was stored since, and never by the index of what
+# is ready, for which the condition is said in another way.
+FRESH_MOST = 2_000
+IS_READY = READY.replace("t.status =", "t.status || '' =")
+FRESH = f"""
+SELECT t.seq, t.queue, t.name, t.priority
+  FROM (SELECT seq, queue, name, priority, status, due_at, waiting_for FROM everbeat_tasks
+         WHERE seq >= %s ORDER BY seq LIMIT {FRESH_MOST}) AS t
+ WHERE {IS_READY} AND t.name = ANY(%s::text[])"""
+FRESH_OF = f"{FRESH} AND t.queue = ANY(%s::text[])"
+FRESH_KINDS = "SELECT DISTINCT ON (queue, name) queue, name, priority, seq FROM ({fresh}) AS f ORDER BY 1, 2, 3, 4"
+
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+NEWEST = "SELECT coalesce(max(seq), 0) FROM everbeat_tasks"
 LOOKED = (owning.STANDING, claiming.NEXT_DUE)
-# What every flush asks first, and the time, in one statement: the most that a small one pays for is their number. Not
-# with them: the limits of queues. Who waits for the row of its worker waits for somebody who may just be setting one
-# (queueing.NO_CLAIMS), and a statement sees what there was when it began.
+# What every flush asks first, with the time and the newest seq, in one statement: the most that a small one pays for is
+# their number. Not with them: the limits of queues. Who waits for the row of its worker waits for somebody who may just
+# be setting one (queueing.NO_CLAIMS), and a statement sees what there was when it began.
 LOOK = f"""
-SELECT {NOW}, w.status, w.beat_seq, ({translate(claiming.NEXT_DUE)})
+SELECT {NOW}, w.status, w.beat_seq, ({translate(claiming.NEXT_DUE)}), ({NEWEST})
   FROM (SELECT 1) AS one LEFT JOIN LATERAL ({translate(owning.STANDING)}) AS w ON true"""
 
 OTHERWISE = {

@@ -8,11 +8,26 @@ from typing import Any
 from everbeat.store.postgres.arrays import KINDS as ARRAYS
 from everbeat.store.postgres.batch import Answer, Several, Talk
 from everbeat.store.postgres.dialect import bind, in_one, names_in, translate
-from everbeat.store.postgres.hot import COLUMNS, KINDS, KINDS_OF, SHARED, TYPES
+from everbeat.store.postgres.hot import (
+    COLUMNS,
+    FRESH,
+    FRESH_KINDS,
+    FRESH_MOST,
+    FRESH_OF,
+    KINDS,
+    KINDS_OF,
+    SHARED,
+    TYPES,
+)
 from everbeat.store.transaction import NOT_ALL, Question, RowRefused, columns_of
 
 AHEAD = "{sql}{after} ORDER BY priority, seq LIMIT %s FOR UPDATE SKIP LOCKED"
 AFTER = " AND (priority, seq) > (%s, %s)"
+FROM = " AND (priority, seq) >= (%s, %s)"
+FIRST, NOWHERE = (-(1 << 63), 0), ((1 << 63) - 1, 0)
+"""Before and behind all tasks."""
+SINCE = f""" AND (priority, seq) < (%s, %s)
+   AND seq = ANY (ARRAY(SELECT seq FROM everbeat_tasks WHERE seq >= %s ORDER BY seq LIMIT {FRESH_MOST}))"""
 
 
 def notify(talk: Talk, said: Sequence[Question]) -> None:
@@ -47,6 +62,14 @@ def ask_kinds(talk: Talk, queues: Collection[str] | None, names: Sequence[str]) 
     if queues is None:
         return talk.execute(KINDS, [ARRAYS["text"](names)])
     return talk.execute(KINDS_OF, [ARRAYS["text"](list(queues)), ARRAYS["text"](names)])
+
+
+def ask_fresh_kinds(talk: Talk, since: int, queues: Collection[str] | None, names: Sequence[str]) -> Answer:
+    """With the first task of each."""
+    if queues is None:
+        return talk.execute(FRESH_KINDS.format(fresh=FRESH), [since, ARRAYS["text"](names)])
+    values = [since, ARRAYS["text"](names), ARRAYS["text"](list(queues))]
+    return talk.execute(FRESH_KINDS.format(fresh=FRESH_OF), values)
 
 
 def bound(sql: str, values: Any) -> tuple[str, Any]:
@@ -86,6 +109,19 @@ def first(cursor: Answer) -> Any:
 @lru_cache(maxsize=16)
 def page(sql: str, after: str = "") -> str:
     return AHEAD.format(sql=translate(sql), after=after)
+
+
+@lru_cache(maxsize=16)
+def page_from(sql: str, after: str = "") -> str:
+    """Of what comes from a place on in the order of claims."""
+    return AHEAD.format(sql=translate(sql) + FROM, after=after)
+
+
+@lru_cache(maxsize=16)
+def page_since(sql: str, after: str = "") -> str:
+    """Of what has a seq since then, and comes before a place in the order of claims."""
+    since = translate(sql).replace("status = 'PENDING'", "status || '' = 'PENDING'") + SINCE
+    return AHEAD.format(sql=since, after=after)
 
 
 @lru_cache(maxsize=16)

@@ -29,7 +29,8 @@ from everbeat.store.postgres.arrays import KINDS as ARRAYS
 from everbeat.store.postgres.bells import NotifyBells
 from everbeat.store.postgres.connection import PostgresDatabase
 from everbeat.store.postgres.dialect import in_one, translate
-from everbeat.store.postgres.hot import KINDS, KINDS_OF, LOOK, NOW, READY, SHARED, TYPES
+from everbeat.store.postgres.hot import FRESH, FRESH_OF, IS_READY, KINDS, KINDS_OF, LOOK, NOW, READY, SHARED, TYPES
+from everbeat.store.postgres.past import Place, Seen, TaskKind
 from everbeat.store.verbs import claiming, queueing, settling
 
 OWNED = attrgetter("verdict.change", "claim.worker_id", "claim.workflow_id", "claim.exclusive_key")
@@ -55,21 +56,22 @@ SETTLE = _named(
 )  # fmt: skip
 
 # everbeat_tasks_ready, and the primary key. A statement of its own, so that it sees what was set while the row of the
-# worker was waited for. `kind` is a row if the guards hold: without it nothing is changed.
+# worker was waited for. `kind` is a row if the guards hold: without it nothing is changed. A short look (past.py) knows
+# kinds by what is `fresh`, and by those of which tasks were left.
 TURN = f"""
-WITH kinds (queue, name) AS MATERIALIZED ({{kinds}}),
+WITH {{fresh}}kinds (queue, name) AS MATERIALIZED ({{kinds}}),
 kind AS MATERIALIZED (
     SELECT max(k.queue) AS queue, max(k.name) AS name FROM kinds k
     HAVING count(*) <= 1
        AND EXISTS (SELECT 1 FROM everbeat_workers w
                     WHERE w.id = %(worker_id)s AND w.status = 'alive' AND w.beat_seq >= %(seen_beat)s::bigint)
-       AND NOT EXISTS ({translate(queueing.LIMITS)})
+       AND NOT EXISTS ({translate(queueing.LIMITS)}){{guard}}
        AND coalesce(({translate(claiming.NEXT_DUE)}) > {MOMENT}, true)),
 settled AS ({SETTLE} AND EXISTS (SELECT 1 FROM kind) RETURNING seq),
 ready AS MATERIALIZED (
     SELECT t.seq, {IS_PLAIN} AS is_plain
       FROM everbeat_tasks t
-     WHERE {READY} AND t.queue = (SELECT queue FROM kind) AND t.name = (SELECT name FROM kind)
+     WHERE {{ready}}
        AND (SELECT count(*) FROM settled) = %(ended)s::bigint
      ORDER BY t.priority, t.seq
      LIMIT (SELECT r.most FROM unnest(%(names)s::text[], %(most)s::bigint[]) AS r (name, most)
@@ -82,11 +84,37 @@ taken AS (
      WHERE seq = ANY (ARRAY(SELECT seq FROM ready WHERE (SELECT bool_and(is_plain) FROM ready)))
     RETURNING priority, seq, id, fence - 1, attempt - 1, policy, args, name, queue)
 SELECT taken.*, said.* FROM (
-    SELECT EXISTS (SELECT 1 FROM kind), NOT EXISTS (SELECT 1 FROM kinds),
+    SELECT EXISTS (SELECT 1 FROM kind), NOT EXISTS (SELECT 1 FROM kinds), {NOW},
            CASE WHEN (SELECT count(*) FROM settled) < %(ended)s::bigint THEN ARRAY(SELECT seq FROM settled) END
     ) AS said LEFT JOIN taken ON true"""
-TURN_ANY = TURN.format(kinds=_named(KINDS, "%(names)s"))
-TURN_OF = TURN.format(kinds=_named(KINDS_OF, "%(queues)s", "%(names)s"))
+OF_KIND = f"{READY} AND t.queue = (SELECT queue FROM kind) AND t.name = (SELECT name FROM kind)"
+FROM_THERE = "(t.priority, t.seq) >= (%(priority)s::bigint, %(seq)s::bigint)"
+FRESH_ONES = f"{IS_READY} AND t.seq = ANY (ARRAY(SELECT seq FROM fresh WHERE EXISTS (SELECT 1 FROM kind)))"
+KINDS_LEFT = f"""
+SELECT left_of.queue, left_of.name FROM (SELECT %(queue)s::text, %(name)s::text) AS left_of (queue, name)
+ WHERE EXISTS (SELECT FROM everbeat_tasks t
+                WHERE {READY} AND t.queue = left_of.queue AND t.name = left_of.name AND {FROM_THERE}
+                ORDER BY t.priority, t.seq LIMIT 1)
+ UNION SELECT queue, name FROM fresh"""
+NONE_BEFORE = """
+       AND NOT EXISTS (SELECT FROM fresh f WHERE f.queue = %(queue)s AND f.name = %(name)s
+                          AND (f.priority, f.seq) < (%(priority)s::bigint, %(seq)s::bigint))"""
+
+
+def _turns(kinds: str, fresh: str) -> tuple[str, str, str]:
+    """As a whole look, as a short one, and as one to which tasks of one kind were left."""
+    since = f"fresh AS MATERIALIZED ({fresh}),\n"
+    return (
+        TURN.format(fresh="", kinds=kinds, guard="", ready=OF_KIND),
+        TURN.format(fresh=since, kinds="SELECT DISTINCT queue, name FROM fresh", guard="", ready=FRESH_ONES),
+        TURN.format(fresh=since, kinds=KINDS_LEFT, guard=NONE_BEFORE, ready=f"{OF_KIND} AND {FROM_THERE}"),
+    )
+
+
+TURN_ANY = _turns(_named(KINDS, "%(names)s"), _named(FRESH, "%(since)s::bigint", "%(names)s"))
+TURN_OF = _turns(
+    _named(KINDS_OF, "%(queues)s", "%(names)s"), _named(FRESH_OF, "%(since)s::bigint", "%(names)s", "%(queues)s")
+)
 
 
 class Turned(NamedTuple):
@@ -105,6 +133,9 @@ def at_once(database: PostgresDatabase, bells: NotifyBells, flush: Flush) -> Tur
     most = _most(room)
     if not (any(most.values()) or flush.endings):
         return None
+    look = database.past.look()
+    if len(look.left) > 1 or not all(name in most for _, name in look.left):
+        return None
     moment = database.moment
     endings = sorted(flush.endings, key=settling.seq_of)
     values = {
@@ -113,31 +144,37 @@ def at_once(database: PostgresDatabase, bells: NotifyBells, flush: Flush) -> Tur
         "most": ARRAYS["bigint"](list(most.values())), "ended": len(endings),
         "results": ARRAYS["bytea"]([ending.verdict.result for ending in endings]),
         "seqs": ARRAYS["bigint"]([ending.claim.seq for ending in endings]),
-        "fences": ARRAYS["bigint"]([ending.claim.fence for ending in endings]),
+        "fences": ARRAYS["bigint"]([ending.claim.fence for ending in endings]), "since": look.since,
     }  # fmt: skip
+    for (queue, name), (priority, seq) in look.left.items():
+        values |= {"queue": queue, "name": name, "priority": priority, "seq": seq}
     ids = [ending.claim.id for ending in endings]
     with database.session() as connection:
         if database.is_pooled(connection):
             return None
         told = bells.words_for_waiters(ids) if ids else ()
         crash_point("flush.before_commit")
-        turn = TURN_ANY if room.queues is None else TURN_OF
+        whole, short, onward = TURN_ANY if room.queues is None else TURN_OF
+        turn = whole if look.is_whole else onward if look.left else short
         looked, took = database.together(connection, (LOOK, (flush.worker_id,)), (turn, values), then=told)
         crash_point("flush.after_commit")
-    ((now, _, _, due_at),) = looked.fetchall()
+    ((now, _, _, due_at, newest),) = looked.fetchall()
     rows = took.fetchall()
-    is_guarded, is_nothing_ready, stored = rows[0][-3:]
+    is_guarded, is_nothing_ready, walked_to, stored = rows[0][-4:]
+    database.past.took(look, walked_to - now)
     if not is_guarded:
         return Turned(Flushed(alive=False), flush, is_in_vain=True)
     if ids and not told:
         bells.ring_waiters(ids)
     claims: list[Claim] = []
+    left: dict[TaskKind, Place] = {}
     if rows[0][1] is not None:
         rows.sort()  # by priority and seq
         name, queue = rows[0][7:9]
         slots = room.offer_alike(name, len(rows))
         made = claiming.claims_of(rows, slots, flush.worker_id, (queue, name), counted=False, may_be_nodes=False)
         claims = list(made)
+        left = {(queue, name): rows[0][:2]}
     flushed = Flushed(
         alive=True, settlements=AllStored([ending.claim.id for ending in flush.endings]), claims=claims,
         next_due_in_us=None if due_at is None else max(0, due_at - (moment or now)),
@@ -145,6 +182,8 @@ def at_once(database: PostgresDatabase, bells: NotifyBells, flush: Flush) -> Tur
     if stored is not None:
         return Turned(flushed, replace(flush, endings=_without(flush.endings, frozenset(stored))), is_in_vain=True)
     if claims or is_nothing_ready:
+        if most.keys() >= room.sync_names | room.async_names:
+            database.past.saw(look, Seen(newest, left))
         return Turned(flushed, None)
     may_be_full = 0 in most.values()  # of what is ready it took none: of that one it may take none but special ones
     return Turned(flushed, replace(flush, endings=()), is_in_vain=not may_be_full)

@@ -5,6 +5,8 @@
   first answer is needed, and then all of it together.
 * What is to be changed `soon` goes with the next question, and with the commit at the latest.
 * What nobody waits for (`finally_many`, `finally_ask`) goes with the commit.
+
+A look for ready tasks may be a short one (past.py). What this transaction itself has made ready is found all the same.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,10 +24,12 @@ from everbeat.store.postgres import copying, statements
 from everbeat.store.postgres.arrays import KINDS as ARRAYS
 from everbeat.store.postgres.batch import Answer, Talk
 from everbeat.store.postgres.dialect import bind, translate
-from everbeat.store.postgres.hot import COLUMNS, LOOK, LOOKED, NOW, OTHERWISE, TYPES
+from everbeat.store.postgres.hot import COLUMNS, LOOK, LOOKED, NEWEST, NOW, OTHERWISE, TYPES
 from everbeat.store.postgres.limited import LimitedConnection
+from everbeat.store.postgres.past import Look, Past, Place, Seen, TaskKind
 from everbeat.store.postgres.trouble import REFUSED
 from everbeat.store.transaction import Kind, Question, Row, RowRefused
+from everbeat.store.verbs import claiming, owning, settling
 
 Connection = LimitedConnection
 Saying = Callable[[Talk], Callable[[], None]]
@@ -38,6 +42,8 @@ TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
 NOT_SAID = -1
 TASKS = "everbeat_tasks"
 """What was foreseen of them is no longer known when a statement that names them was sent."""
+STAY = frozenset({settling.COMPLETE, claiming.LAUNCH, claiming.CLAIM, owning.PROGRESS, LOCK_TASKS})
+"""Changes of tasks that make none of them ready."""
 AT_ONCE = 128
 """So many rows of a page are given at a time: they are looked at together, and only where all of them are plain by
 columns."""
@@ -52,6 +58,25 @@ class Memory:
 
     kinds: dict[tuple[Collection[str] | None, tuple[str, ...]], list[tuple[str, str]]] = field(default_factory=dict)
     """By what was asked for."""
+    past: Past = field(default_factory=Past)
+
+
+@dataclass(slots=True)
+class Looking:
+    """A look for ready tasks, and what it has come to."""
+
+    look: Look
+    fresh: dict[TaskKind, Place] = field(default_factory=dict)
+    """The first new task of each kind, if it is a short one."""
+    kinds: list[TaskKind] = field(default_factory=list)
+    found: dict[TaskKind, Place | None] = field(default_factory=dict)
+    """The first task of each kind that was read, if there was one."""
+
+    @property
+    def left(self) -> dict[TaskKind, Place]:
+        """Where tasks may still be. Of some kinds none were read, because there was no room for them."""
+        unread = {kind: self.look.left.get(kind, statements.FIRST) for kind in self.kinds if kind not in self.found}
+        return unread | {kind: place for kind, place in self.found.items() if place is not None}
 
 
 @dataclass(slots=True)
@@ -92,6 +117,10 @@ class PostgresTransaction:
         self._answers: dict[Question, list[Row]] = {}
         self._counts: dict[str, tuple[Sequence[Any], int]] = {}
         self._foreseen: Foreseen | None = None
+        self._looking: Looking | None = None
+        self._newest: int | None = None
+        self._has_moved_tasks = False
+        """It may have made some ready that were there before."""
         self._last: list[Saying] = []
 
     # -- time -------------------------------------------------------------------------------------------------------
@@ -149,7 +178,7 @@ class PostgresTransaction:
         cursor = talk.execute(LOOK, standing[1])
 
         def learn() -> None:
-            ((now, status, beat_seq, due_at),) = cursor.fetchall()
+            ((now, status, beat_seq, due_at, self._newest),) = cursor.fetchall()
             self._learn_time(now)
             self._answers[standing] = [] if status is None else [(status, beat_seq)]
             self._answers[next_due] = [(due_at,)]
@@ -192,12 +221,13 @@ class PostgresTransaction:
         """If it may be no longer so."""
         if TASKS in sql:
             self._foreseen = None
+            self._has_moved_tasks |= sql not in STAY
 
     def foresee(
         self, sql: str, queues: Collection[str] | None, names: Sequence[str], wants: Callable[[str], int]
     ) -> None:
         likely = self._memory.kinds.get((queues, tuple(names)))
-        if self._foreseen is None and likely:
+        if self._foreseen is None and likely and self._begun_look().look.is_whole:
             wanted = [(kind, wants(kind[1])) for kind in likely]
             self._expected.append(lambda talk: self._look(talk, sql, queues, names, wanted))
 
@@ -280,27 +310,74 @@ class PostgresTransaction:
     def kinds(self, queues: Collection[str] | None, names: Sequence[str]) -> Iterator[tuple[str, str]]:
         if self._foreseen is None:
             self._send_expected()
-        if self._foreseen is not None:
-            found = self._foreseen.kinds
-        else:
-            asked = self._in_time(lambda talk: statements.ask_kinds(talk, queues, names))
-            found = [(queue, name) for queue, name in asked.fetchall()]
+        found = self._foreseen.kinds if self._foreseen is not None else self._ask_kinds(queues, names)
+        self._begun_look().kinds = found
         if found:
             self._memory.kinds[queues, tuple(names)] = found[:MOST_LIKELY]
         return iter(found)
 
+    def _begun_look(self) -> Looking:
+        if self._looking is None or (self._has_moved_tasks and not self._looking.look.is_whole):
+            self._looking = Looking(self._memory.past.look(whole=self._has_moved_tasks))
+        return self._looking
+
+    def _ask_kinds(self, queues: Collection[str] | None, names: Sequence[str]) -> list[TaskKind]:
+        looking, newest = self._begun_look(), list[Answer]()
+        since, left = looking.look.since, looking.look.left
+
+        def ask(talk: Talk) -> Answer:
+            if self._newest is None:
+                newest.append(talk.execute(NEWEST))
+            if since is None:
+                return statements.ask_kinds(talk, queues, names)
+            return statements.ask_fresh_kinds(talk, since, queues, names)
+
+        found = self._in_time(ask).fetchall()
+        if newest:
+            self._newest = statements.first(newest[0])
+        if since is None:
+            return [(queue, name) for queue, name in found]
+        looking.fresh = {(queue, name): (priority, seq) for queue, name, priority, seq in found}
+        others = [kind for kind in left if kind[1] in names and (queues is None or kind[0] in queues)]
+        return sorted({*looking.fresh, *others})
+
+    @property
+    def seen(self) -> tuple[Look, Seen] | None:
+        """The look that it took, and what it has come to."""
+        if self._looking is None or self._newest is None:
+            return None
+        return self._looking.look, Seen(self._newest, self._looking.left)
+
     def ahead(self, sql: str, values: Sequence[Any], few: int) -> Iterator[Sequence[Row]]:
         """What is read is locked until the end of the transaction, so not more than is wanted."""
-        few = max(few, 1)
-        found = self._foreseen.pages.pop((sql, tuple(values), few), None) if self._foreseen is not None else None
-        if found is None:
-            found = self._execute(statements.page(sql), [*values, few]).fetchall()
-        while True:
-            for at in range(0, len(found), AT_ONCE):
-                yield found[at : at + AT_ONCE]
-            if len(found) < few:
-                return
-            found = self._execute(statements.page(sql, statements.AFTER), [*values, *found[-1][:2], few]).fetchall()
+        few, kind = max(few, 1), (values[0], values[1])
+        looking = self._begun_look()
+        for text, place in self._pages(sql, looking, kind):
+            found = self._foreseen.pages.pop((sql, kind, few), None) if self._foreseen is not None else None
+            if found is None:
+                found = self._execute(text(sql), [*kind, *place, few]).fetchall()
+            looking.found[kind] = looking.found.get(kind) or (found[0][:2] if found else None)
+            while True:
+                for at in range(0, len(found), AT_ONCE):
+                    yield found[at : at + AT_ONCE]
+                if len(found) < few:
+                    break
+                after = [*kind, *place, *found[-1][:2], few]
+                found = self._execute(text(sql, statements.AFTER), after).fetchall()
+
+    def _pages(
+        self, sql: str, looking: Looking, kind: TaskKind
+    ) -> Iterator[tuple[Callable[..., str], tuple[int, ...]]]:
+        """Where tasks of a kind are to be read: statements, and values of theirs."""
+        look, left, fresh = looking.look, looking.look.left.get(kind), looking.fresh.get(kind)
+        if look.since is None:
+            yield statements.page, ()
+            return
+        end = left or statements.NOWHERE
+        if fresh is not None and fresh < end:
+            yield statements.page_since, (*end, look.since)
+        if left is not None:
+            yield statements.page_from, left
 
     def lock(self, name: str) -> None:
         self._memory.kinds.clear()  # where names are locked before they are claimed from, nothing is locked unasked
