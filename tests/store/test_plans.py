@@ -154,10 +154,10 @@ PLANS = {
     commanding.NEWEST_RESULT: ["SEARCH everbeat_late_outcomes USING INDEX everbeat_late_outcomes_task (task_id=?)"],
     commanding.ACCEPT: [BY_SEQ],
     **{
-        statement.format(seqs="?, ?"): [BY_SEQ]
+        statement.format(marks="?, ?"): [BY_SEQ]
         for statement in (commanding.CANCEL, commanding.REQUEUE, commanding.GIVE_UP)
     },
-    commanding.REVIVE.format(seqs="?, ?"): [
+    commanding.REVIVE.format(marks="?, ?"): [
         BY_SEQ,
         "CORRELATED SCALAR SUBQUERY 1",
         "SEARCH n USING PRIMARY KEY (workflow_id=? AND node=?)",

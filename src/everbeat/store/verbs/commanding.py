@@ -2,8 +2,8 @@
 
 Named changes of the transition table, each with its actor in the history, and each raises the fence (PROTOCOL 1): an
 owner that is alive can neither start nor settle the task any more. Only the cancel of a task that runs is a request
-(stopping.py). Batches are found by a read and written by short
-transactions that test again what was asked for, so a million tasks hold up nobody.
+(stopping.py). Batches are found by a read and written by short transactions that test again what was asked for, so a
+million tasks hold up nobody.
 
 A late outcome is taken by `accept` only, one task at a time: somebody has looked at it (PROTOCOL 29).
 """
@@ -29,14 +29,15 @@ BATCH = 500
 
 FIT = "SELECT seq, id FROM everbeat_tasks WHERE {fit} AND seq > ? ORDER BY seq LIMIT ?"
 STILL_FIT = """
-SELECT seq, id FROM everbeat_tasks WHERE seq IN ({seqs}) AND {fit} ORDER BY seq /*pg: FOR UPDATE OF everbeat_tasks */"""
+SELECT seq, id FROM everbeat_tasks WHERE {fit} AND seq IN ({{marks}}) ORDER BY seq
+ /*pg: FOR UPDATE OF everbeat_tasks */"""
 COUNT = "SELECT count(*) FROM everbeat_tasks WHERE {fit}"
 
 # Primary key, all of them. A worker that claimed the task has an older fence now and can not start or settle it.
 CANCEL = """
 UPDATE everbeat_tasks
    SET status = 'CANCELLED', fence = fence + 1, finished_at = ?, due_at = NULL, waiting_for = NULL
- WHERE seq IN ({seqs})"""
+ WHERE seq IN ({marks})"""
 
 # everbeat_tasks_unique. A task whose unique key has another holder by now stays ended.
 KEY_IS_FREE = """
@@ -51,7 +52,7 @@ NOT EXISTS (SELECT 1 FROM everbeat_workflows w JOIN everbeat_workflows r ON r.id
 # While its code may be running, a task keeps its exclusive key (PROTOCOL 24).
 NOT_EXCLUSIVE = "(exclusive_key IS NULL OR status <> 'RUNNING')"
 SAME_KEY = """
-SELECT seq, name, unique_key FROM everbeat_tasks WHERE seq IN ({seqs}) AND unique_key IS NOT NULL ORDER BY seq"""
+SELECT seq, name, unique_key FROM everbeat_tasks WHERE seq IN ({marks}) AND unique_key IS NOT NULL ORDER BY seq"""
 
 # Fresh counters: attempt keeps growing because it names runs, so the earlier ones become unbilled. It is good again,
 # without an end: otherwise it would expire at once. A node's is held until its node may start (flow_revived.py).
@@ -64,7 +65,7 @@ UPDATE everbeat_tasks
        waiting_for = CASE WHEN {IS_A_NODE} THEN '{PAUSED}' || workflow_id ELSE {FOR_KEY} END,
        held = CASE WHEN {IS_A_NODE} THEN 1 ELSE 0 END, cancel_requested_at = NULL,
        error_code = NULL, error_message = NULL, error = NULL, progress = NULL
- WHERE seq IN ({{seqs}})"""
+ WHERE seq IN ({{marks}})"""
 
 # The run that is taken away is not billed: who asks for another one must get it.
 REQUEUE = f"""
@@ -72,48 +73,53 @@ UPDATE everbeat_tasks
    SET fence = fence + 1, worker_id = NULL, due_at = NULL, run_at = ?, waiting_for = {IN_LINE},
        cancel_requested_at = NULL,
        free_attempts = free_attempts + CASE WHEN status = 'RUNNING' THEN 1 ELSE 0 END, status = 'PENDING'
- WHERE seq IN ({{seqs}})"""
+ WHERE seq IN ({{marks}})"""
 
 GIVE_UP = """
 UPDATE everbeat_tasks
    SET status = 'FAILED', fence = fence + 1, finished_at = ?, due_at = NULL, waiting_for = NULL,
        error_code = ?, error_message = ?, error = NULL
- WHERE seq IN ({seqs})"""
+ WHERE seq IN ({marks})"""
 
-DISCARD = "UPDATE everbeat_tasks SET quarantined = 0 WHERE seq IN ({seqs})"
+DISCARD = "UPDATE everbeat_tasks SET quarantined = 0 WHERE seq IN ({marks})"
 
 # No arguments are ever stored as no bytes at all: that is how an erased task is known.
 ERASE = (
     """UPDATE everbeat_tasks SET args = x'', result = NULL, error_message = NULL, error = NULL, progress = NULL
-        WHERE seq IN ({seqs})""",
-    "UPDATE everbeat_attempts SET error_message = NULL, error = NULL WHERE task_id IN ({ids})",
-    "UPDATE everbeat_late_outcomes SET result = NULL, error_message = NULL WHERE task_id IN ({ids})",
+        WHERE seq IN ({marks})""",
     """UPDATE everbeat_workflow_calls SET args = x''
         WHERE (workflow_id, node) IN
-              (SELECT workflow_id, node FROM everbeat_tasks WHERE seq IN ({seqs}) AND workflow_id IS NOT NULL)""",
+              (SELECT workflow_id, node FROM everbeat_tasks WHERE seq IN ({marks}) AND workflow_id IS NOT NULL)""",
     """UPDATE everbeat_workflow_tasks SET error_message = NULL
         WHERE (workflow_id, node) IN
-              (SELECT workflow_id, node FROM everbeat_tasks WHERE seq IN ({seqs}) AND workflow_id IS NOT NULL)""",
+              (SELECT workflow_id, node FROM everbeat_tasks WHERE seq IN ({marks}) AND workflow_id IS NOT NULL)""",
     """UPDATE everbeat_workflow_tasks SET result = NULL, error_message = NULL
         WHERE (workflow_id, node) IN
               (SELECT w.parent_id, w.parent_node FROM everbeat_tasks t JOIN everbeat_workflows w ON w.id = t.workflow_id
-                WHERE t.seq IN ({seqs}) AND w.parent_id IS NOT NULL)""",
+                WHERE t.seq IN ({marks}) AND w.parent_id IS NOT NULL)""",
     """UPDATE everbeat_workflows SET error_message = NULL
-        WHERE id IN (SELECT workflow_id FROM everbeat_tasks WHERE seq IN ({seqs}) AND workflow_id IS NOT NULL)""",
+        WHERE id IN (SELECT workflow_id FROM everbeat_tasks WHERE seq IN ({marks}) AND workflow_id IS NOT NULL)""",
 )
+PURGE = "DELETE FROM everbeat_tasks WHERE seq IN ({marks})"
 
-PURGE = (
-    "DELETE FROM everbeat_attempts WHERE task_id IN ({ids})",
-    "DELETE FROM everbeat_history WHERE task_id IN ({ids})",
-    "DELETE FROM everbeat_late_outcomes WHERE task_id IN ({ids})",
-    "DELETE FROM everbeat_heartbeats WHERE task_id IN ({ids})",
-    "DELETE FROM everbeat_tasks WHERE seq IN ({seqs})",
-)
+# By the index on their task, all of them.
+OF_RECORDS = {
+    Order.ERASE: (
+        "UPDATE everbeat_attempts SET error_message = NULL, error = NULL WHERE task_id IN ({marks})",
+        "UPDATE everbeat_late_outcomes SET result = NULL, error_message = NULL WHERE task_id IN ({marks})",
+    ),
+    Order.PURGE: (
+        "DELETE FROM everbeat_attempts WHERE task_id IN ({marks})",
+        "DELETE FROM everbeat_history WHERE task_id IN ({marks})",
+        "DELETE FROM everbeat_late_outcomes WHERE task_id IN ({marks})",
+        "DELETE FROM everbeat_heartbeats WHERE task_id IN ({marks})",
+    ),
+}
 
 ADD_HISTORY = """
 INSERT INTO everbeat_history (task_id, at, actor, change, old_status, new_status, reason, attempt, fence, worker_id)
 SELECT id, ?, ?, ?, status, coalesce(?, status), ?, attempt, fence, worker_id
-  FROM everbeat_tasks WHERE seq IN ({seqs})"""
+  FROM everbeat_tasks WHERE seq IN ({marks})"""
 
 # A run that is taken from its owner ends without a result, like any other in this table.
 ADD_ATTEMPTS = """
@@ -121,7 +127,7 @@ INSERT INTO everbeat_attempts (task_id, attempt, fence, outcome, will_retry, bil
                                error_code, error_message, worker_id, hostname)
 SELECT t.id, t.attempt, t.fence, ?, ?, ?, t.started_at, ?, ?, ?, t.worker_id, w.hostname
   FROM everbeat_tasks t LEFT JOIN everbeat_workers w ON w.id = t.worker_id
- WHERE t.seq IN ({seqs}) AND t.status = 'RUNNING'"""
+ WHERE t.seq IN ({marks}) AND t.status = 'RUNNING'"""
 
 SEQ = "SELECT seq FROM everbeat_tasks WHERE id = ?"
 WORKFLOW_OF = "SELECT seq, workflow_id FROM everbeat_tasks WHERE seq IN ({marks}) AND workflow_id IS NOT NULL"
@@ -168,7 +174,7 @@ def carry_out(
     over the exclusive keys that are let go."""
     roots = flow_ends.lock_of(tx, seqs)
     where, values = _fit(order, wanted)
-    found = tx.all(STILL_FIT.format(seqs=_marks(seqs), fit=where), [*seqs, *values])
+    found = tx.among(STILL_FIT.format(fit=where), values, seqs)
     if order.change is Change.REVIVE:
         trees = _by_tree(tx, roots, found)
         return [
@@ -188,9 +194,10 @@ def carry_out(
         add_events(tx, [Event(name=event.TASKS_PURGED, facts={"tasks": len(ids), "actor": actor})])
     else:
         _record(tx, order, these, actor=actor, reason=text(reason) or REASONS[order])
+    for statement in OF_RECORDS.get(order, ()):
+        tx.change_among(statement, (), ids)
     for statement, before in _statements(tx, order, reason):
-        of = ids if "{ids}" in statement else these
-        tx.run(statement.format(ids=_marks(of), seqs=_marks(of)), [*before, *of])
+        tx.change_among(statement, before, these)
     if order.change is not None:
         let_go(tx, keys_of(tx, these))
         flow_ends.follow(tx, roots, these)
@@ -200,7 +207,7 @@ def carry_out(
 def revive(tx: Transaction, seqs: Sequence[int], *, actor: str, reason: str) -> list[int]:
     """Those of these tasks that can live again. Who asks for it reopens their nodes."""
     where, values = _fit(Order.RETRY, TaskFilter())
-    found = tx.all(STILL_FIT.format(seqs=_marks(seqs), fit=where), [*seqs, *values])
+    found = tx.among(STILL_FIT.format(fit=where), values, seqs)
     return [seq for seq, _ in _revive(tx, Order.RETRY, found, actor=actor, reason=reason)]
 
 
@@ -235,7 +242,7 @@ def _revive(tx: Transaction, order: Order, found: list[Row], *, actor: str, reas
     seqs = [seq for seq, _ in chosen]
     if seqs:
         _record(tx, order, seqs, actor=actor, reason=text(reason) or REASONS[order])
-        tx.run(REVIVE.format(seqs=_marks(seqs)), [tx.now, *seqs])
+        tx.change_among(REVIVE, (tx.now,), seqs)
         let_go(tx, keys_of(tx, seqs))
     return chosen
 
@@ -271,21 +278,20 @@ def accept(tx: Transaction, task_id: str, *, actor: str) -> bool:
 
 def _one_per_key(tx: Transaction, found: list[Row]) -> list[Row]:
     """Of ended tasks with the same unique key only the newest can live again."""
-    seqs = [seq for seq, _ in found]
-    keyed = tx.all(SAME_KEY.format(seqs=_marks(seqs)), seqs)
+    keyed = tx.among(SAME_KEY, (), [seq for seq, _ in found])
     newest = {(name, key): seq for seq, name, key in keyed}
     older = {seq for seq, name, key in keyed if newest[name, key] != seq}
     return [row for row in found if row[0] not in older]
 
 
 def _record(tx: Transaction, order: Order, seqs: Sequence[int], *, actor: str, reason: str) -> None:
-    change, marks = order.change, _marks(seqs)
+    change = order.change
     new = None if change is None else target(change).value
     said = (change or order).value
-    tx.run(ADD_HISTORY.format(seqs=marks), [tx.now, text(actor), said, new, reason, *seqs])
+    tx.change_among(ADD_HISTORY, (tx.now, text(actor), said, new, reason), seqs)
     if order in (Order.REQUEUE, Order.FAIL):
         code, again = (REQUEUED_BY_HAND, 1) if order is Order.REQUEUE else (FAILED_BY_HAND, 0)
-        tx.run(ADD_ATTEMPTS.format(seqs=marks), [code, again, 1 - again, tx.now, code, reason, *seqs])
+        tx.change_among(ADD_ATTEMPTS, (code, again, 1 - again, tx.now, code, reason), seqs)
 
 
 def _statements(tx: Transaction, order: Order, reason: str | None) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -302,7 +308,7 @@ def _statements(tx: Transaction, order: Order, reason: str | None) -> Iterator[t
         case Order.ERASE:
             yield from ((statement, ()) for statement in ERASE)
         case Order.PURGE:
-            yield from ((statement, ()) for statement in PURGE)
+            yield PURGE, ()
 
 
 def _fit(order: Order, wanted: TaskFilter) -> tuple[str, list[Any]]:
@@ -320,7 +326,3 @@ def _fit(order: Order, wanted: TaskFilter) -> tuple[str, list[Any]]:
     if order in (Order.PURGE, Order.ERASE):
         asked.append((NOT_NEEDED, []))
     return " AND ".join(said for said, _ in asked), [value for _, values in asked for value in values]
-
-
-def _marks(values: Sequence[object]) -> str:
-    return ", ".join("?" * len(values))

@@ -18,17 +18,17 @@ from everbeat.store.verbs.records import text
 CANCEL_REQUESTED = "cancel_requested"
 """In the history, beside the changes of state."""
 
-RUNNING = "SELECT seq, worker_id, cancel_requested_at FROM everbeat_tasks WHERE seq IN ({seqs}) AND status = 'RUNNING'"
+RUNNING = "SELECT seq, worker_id, cancel_requested_at FROM everbeat_tasks WHERE seq IN ({marks}) AND status = 'RUNNING'"
 
-REQUEST = "UPDATE everbeat_tasks SET cancel_requested_at = ? WHERE seq IN ({seqs})"
+REQUEST = "UPDATE everbeat_tasks SET cancel_requested_at = ? WHERE seq IN ({marks})"
 
 ADD_HISTORY = """
 INSERT INTO everbeat_history (task_id, at, actor, change, old_status, new_status, reason, attempt, fence, worker_id)
-SELECT id, ?, ?, ?, status, status, ?, attempt, fence, worker_id FROM everbeat_tasks WHERE seq IN ({seqs})"""
+SELECT id, ?, ?, ?, status, status, ?, attempt, fence, worker_id FROM everbeat_tasks WHERE seq IN ({marks})"""
 
 OWNERS_OF = """
 SELECT DISTINCT worker_id FROM everbeat_tasks
- WHERE seq IN ({seqs}) AND status IN ('CLAIMED', 'RUNNING') AND worker_id IS NOT NULL"""
+ WHERE seq IN ({marks}) AND status IN ('CLAIMED', 'RUNNING') AND worker_id IS NOT NULL"""
 
 # everbeat_tasks_owned. Read when somebody has asked, and now and then.
 OWNED_BY = """
@@ -38,17 +38,17 @@ SELECT seq, fence, CASE WHEN cancel_requested_at IS NULL THEN 0 ELSE 1 END FROM 
 
 def request(tx: Transaction, seqs: Sequence[int], *, actor: str, reason: str) -> tuple[set[int], set[str]]:
     """Ask for the end of those of them that run; which these are, and whose."""
-    running = tx.all(RUNNING.format(seqs=_marks(seqs)), list(seqs))
+    running = tx.among(RUNNING, (), seqs)
     new = [seq for seq, _, asked_at in running if asked_at is None]
     if new:
-        tx.run(ADD_HISTORY.format(seqs=_marks(new)), [tx.now, text(actor), CANCEL_REQUESTED, reason, *new])
-        tx.run(REQUEST.format(seqs=_marks(new)), [tx.now, *new])
+        tx.change_among(ADD_HISTORY, (tx.now, text(actor), CANCEL_REQUESTED, reason), new)
+        tx.change_among(REQUEST, (tx.now,), new)
     return {seq for seq, _, _ in running}, {worker_id for _, worker_id, _ in running}
 
 
 def owners_of(tx: Transaction, seqs: Sequence[int]) -> set[str]:
     """Whose tasks these are: they must hear of it if these are taken from them."""
-    return {worker_id for (worker_id,) in tx.rows(OWNERS_OF.format(seqs=_marks(seqs)), list(seqs))}
+    return {worker_id for (worker_id,) in tx.among(OWNERS_OF, (), seqs)}
 
 
 def ours(tx: Transaction, worker_id: str, *, seen_beat: int) -> Ours:
@@ -58,7 +58,3 @@ def ours(tx: Transaction, worker_id: str, *, seen_beat: int) -> Ours:
         return Ours(alive=False, is_older=True)
     owned = {(seq, fence): bool(is_wanted) for seq, fence, is_wanted in tx.rows(OWNED_BY, (worker_id,))}
     return Ours(alive=standing[0] == WorkerStatus.ALIVE, owned=owned)
-
-
-def _marks(values: Sequence[object]) -> str:
-    return ", ".join("?" * len(values))

@@ -60,7 +60,7 @@ SELECT exclusive_key FROM everbeat_tasks
    AND exclusive_key > ? AND held = 0 ORDER BY exclusive_key LIMIT 1"""
 
 KEYS_OF = """
-SELECT DISTINCT exclusive_key FROM everbeat_tasks WHERE seq IN ({seqs}) AND exclusive_key IS NOT NULL"""
+SELECT DISTINCT exclusive_key FROM everbeat_tasks WHERE seq IN ({marks}) AND exclusive_key IS NOT NULL"""
 
 
 def let_go(tx: Transaction, keys: Iterable[str | None]) -> None:
@@ -96,7 +96,7 @@ def make_way(tx: Transaction) -> None:
 
 
 def keys_of(tx: Transaction, seqs: Sequence[int]) -> list[str]:
-    return [key for (key,) in tx.rows(KEYS_OF.format(seqs=", ".join("?" * len(seqs))), seqs)]
+    return [key for (key,) in tx.among(KEYS_OF, (), seqs)]
 
 
 def lost(tx: Transaction, *, after: str, limit: int) -> tuple[list[str], str]:
