@@ -1,8 +1,7 @@
 """Recovery by hand: look for what is stale, decide about it now, beat for workers of your own.
 
 The blocking class is the only one with code; `Broker` has the same methods as coroutines, each run in a thread. Nothing
-is decided here: `everbeat.run.manual` asks the same pure functions as the reaper. It is imported when needed: a process
-that only sends has no use for it.
+is decided here: `everbeat.run.manual` asks the same pure functions as the reaper.
 """
 
 import functools
@@ -19,6 +18,7 @@ from everbeat.model.worker import StaleWorker, WorkerHeartbeatStatus
 
 if TYPE_CHECKING:
     from everbeat.app import Everbeat
+    from everbeat.run.manual import ByHand
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,42 +34,39 @@ class SyncBroker:
         self._recovery = app.config.recovery
         self._last_report: RecoveryReport | None = None
 
+    @property
+    def _by_hand(self) -> "ByHand":
+        """Imported when it is needed: a process that only sends has no use for it."""
+        from everbeat.run.manual import ByHand
+
+        return ByHand(self._app.store, self._recovery)
+
     def get_stale_tasks(self, stale_threshold_minutes: float | None = None) -> list[dict[str, Any]]:
         """RUNNING tasks without a heartbeat for that long, with worker and last heartbeat. Changes nothing."""
-        from everbeat.run import manual
-
         default = self._recovery.running_stale_threshold_ms / 60_000
         threshold = _ms("stale_threshold_minutes", stale_threshold_minutes, default, unit_ms=60_000)
-        return manual.get_stale_tasks(self._app.store, self._recovery, stale_threshold_ms=threshold)
+        return self._by_hand.get_stale_tasks(stale_threshold_ms=threshold)
 
     def mark_stale_tasks_as_failed(self, stale_threshold_ms: int | None = None) -> int:
         """Fail stale RUNNING tasks, whatever the recovery action; how many."""
-        from everbeat.run import manual
-
         threshold = _ms("stale_threshold_ms", stale_threshold_ms, self._recovery.running_stale_threshold_ms)
-        return manual.mark_stale_tasks_as_failed(self._app.store, self._recovery, stale_threshold_ms=threshold)
+        return self._by_hand.mark_stale_tasks_as_failed(stale_threshold_ms=threshold)
 
     def requeue_stale_claimed(self, stale_threshold_ms: int | None = None) -> int:
         """Return stale CLAIMED tasks to their queue; their code never ran. How many."""
-        from everbeat.run import manual
-
         threshold = _ms("stale_threshold_ms", stale_threshold_ms, self._recovery.claimed_stale_threshold_ms)
-        return manual.requeue_stale_claimed(self._app.store, self._recovery, stale_threshold_ms=threshold)
+        return self._by_hand.requeue_stale_claimed(stale_threshold_ms=threshold)
 
     def recover_stuck_workflows(self) -> int:
         """Let workflows go on that something tore; how many. Those that could not be mended before are tried again."""
-        from everbeat.run import manual
-
-        return manual.recover_stuck_workflows(self._app.store, self._recovery)
+        return self._by_hand.recover_stuck_workflows()
 
     def recover(
         self, dry_run: bool = False, *, on_progress: Callable[[Progress], None] | None = None
     ) -> RecoveryReport:
         """All that a starting worker does before it claims anything: integrity check, log, dead workers, orphans. With
         `dry_run` it says what it would do and changes nothing. RecoveryFailed if the store is damaged beyond repair."""
-        from everbeat.run import manual
-
-        report = manual.recover(self._app.store, self._recovery, dry_run=dry_run, on_progress=on_progress or _ignore)
+        report = self._by_hand.recover(dry_run=dry_run, on_progress=on_progress or _ignore)
         if not dry_run:
             self._last_report = report
         return report
@@ -84,9 +81,7 @@ class SyncBroker:
     def check_integrity(self) -> IntegrityResult:
         """Check that all that is stored can be read as it was written; rebuild the indexes if they are damaged and no
         worker is alive."""
-        from everbeat.run import manual
-
-        return manual.check_integrity(self._app.store, self._recovery)
+        return self._by_hand.check_integrity()
 
     def checkpoint_wal(self) -> int:
         """Move the write-ahead log into the database; how many frames."""
@@ -96,38 +91,28 @@ class SyncBroker:
         """Beat for a worker of your own, and for the task it works on. Registers an unknown worker. False: it was
         declared dead, and nothing was written; it has to go on under another name. TaskNotFound: there is no such
         task, and nothing was written."""
-        from everbeat.run import manual
-
         problem = name_problem(worker_id, "worker")
         if problem is not None:
             raise ValueError(problem)
         if task_id is not None and self._app.store.get(task_id, full=False) is None:
             raise TaskNotFound(task_id, where=self._app.store.location)
-        return manual.send_heartbeat(self._app.store, self._recovery, worker_id, task_id)
+        return self._by_hand.send_heartbeat(worker_id, task_id)
 
     def is_worker_alive(self, worker_id: str) -> bool:
         """False also for a worker that nobody knows."""
-        from everbeat.run import manual
-
-        return manual.is_worker_alive(self._app.store, self._recovery, worker_id)
+        return self._by_hand.is_worker_alive(worker_id)
 
     def detect_stale_workers(self) -> list[StaleWorker]:
         """Workers that are silent for longer than the thresholds allow, with the tasks they hold. Changes nothing."""
-        from everbeat.run import manual
-
-        return manual.detect_stale_workers(self._app.store, self._recovery)
+        return self._by_hand.detect_stale_workers()
 
     def mark_worker_dead(self, worker_id: str) -> bool:
         """Declare a worker dead; its tasks are recovered by the usual rules. False if it was not alive."""
-        from everbeat.run import manual
-
-        return manual.mark_worker_dead(self._app.store, self._recovery, worker_id)
+        return self._by_hand.mark_worker_dead(worker_id)
 
     def get_worker_status(self) -> list[WorkerHeartbeatStatus]:
         """Every worker that is kept, with the first task it holds; one of your own with that of its last beat."""
-        from everbeat.run import manual
-
-        return manual.get_worker_status(self._app.store, self._recovery)
+        return self._by_hand.get_worker_status()
 
 
 def _awaited(

@@ -11,7 +11,7 @@ from tests.words import completed, register
 from everbeat.config import RecoveryConfig
 from everbeat.model import event
 from everbeat.model.flow import NodeStatus, OnError, WorkflowChange, WorkflowStatus
-from everbeat.run import manual
+from everbeat.run.manual import ByHand
 from everbeat.run.mending import torn_workflows
 from everbeat.store.interface import Store
 from everbeat.store.messages import Ending, Flush
@@ -31,7 +31,7 @@ def by_hand(store: Store, sql: str, *values: Any) -> None:
 
 
 def recovered(store: Store) -> int:
-    return manual.recover_stuck_workflows(store, RecoveryConfig())
+    return ByHand(store, RecoveryConfig()).recover_stuck_workflows()
 
 
 def kill_task(store: Store, task_id: str, status: str, *, result: bytes | None = None, code: str | None = None) -> None:

@@ -5,6 +5,7 @@ from tests.run.stage import SimulatedWorker, Stage
 from tests.words import a_policy, enqueue
 
 from everbeat.run import manual
+from everbeat.run.manual import ByHand
 
 AGAIN = a_policy(max_attempts=5, has_retry=True)
 
@@ -24,10 +25,10 @@ def test_a_threshold_below_two_beats_is_taken_as_two_beats(stage: Stage) -> None
     worker = stage.worker(processes=1)
     task = running(stage, worker)
     stage.clock.advance(60)
-    assert manual.mark_stale_tasks_as_failed(stage.store, worker.config, stale_threshold_ms=1) == 0
+    assert ByHand(stage.store, worker.config).mark_stale_tasks_as_failed(stale_threshold_ms=1) == 0
 
     stage.clock.advance(1)
-    assert manual.mark_stale_tasks_as_failed(stage.store, worker.config, stale_threshold_ms=1) == 1
+    assert ByHand(stage.store, worker.config).mark_stale_tasks_as_failed(stale_threshold_ms=1) == 1
 
     info = stage.task(task)
     assert (info.status, info.error_code) == ("FAILED", "WORKER_CRASHED")
@@ -39,7 +40,7 @@ def test_a_result_that_comes_after_a_person_failed_the_task_is_refused(stage: St
     worker = stage.worker(processes=1)
     task = running(stage, worker)
     stage.clock.advance(100)
-    manual.mark_stale_tasks_as_failed(stage.store, worker.config, stale_threshold_ms=1)
+    ByHand(stage.store, worker.config).mark_stale_tasks_as_failed(stale_threshold_ms=1)
     worker.crew.end(1)
 
     worker.turn()
@@ -54,35 +55,35 @@ def test_more_orphans_than_one_batch_are_all_settled(stage: Stage, monkeypatch: 
     worker = stage.worker(processes=5)
     tasks = [enqueue(stage.store) for _ in range(5)]
     worker.get_up()
-    manual.mark_worker_dead(stage.store, worker.config, worker.id)
+    ByHand(stage.store, worker.config).mark_worker_dead(worker.id)
 
-    assert manual.requeue_stale_claimed(stage.store, worker.config, stale_threshold_ms=1) == 0
-    assert manual.mark_stale_tasks_as_failed(stage.store, worker.config, stale_threshold_ms=1000) == 5
+    assert ByHand(stage.store, worker.config).requeue_stale_claimed(stale_threshold_ms=1) == 0
+    assert ByHand(stage.store, worker.config).mark_stale_tasks_as_failed(stale_threshold_ms=1000) == 5
     assert stage.status(*tasks) == ["FAILED"] * 5
 
 
 def test_a_worker_is_alive_while_it_beats_and_its_lock_is_held(stage: Stage) -> None:
     worker = stage.worker(processes=1)
     task = running(stage, worker)
-    assert manual.is_worker_alive(stage.store, worker.config, worker.id)
-    assert not manual.is_worker_alive(stage.store, worker.config, "nobody")
-    (said,) = manual.get_worker_status(stage.store, worker.config)
+    assert ByHand(stage.store, worker.config).is_worker_alive(worker.id)
+    assert not ByHand(stage.store, worker.config).is_worker_alive("nobody")
+    (said,) = ByHand(stage.store, worker.config).get_worker_status()
     assert (said.current_task_id, said.is_alive) == (task, True)
 
     stage.clock.advance(301)
 
-    assert not manual.is_worker_alive(stage.store, worker.config, worker.id)
-    (stale,) = manual.detect_stale_workers(stage.store, worker.config)
+    assert not ByHand(stage.store, worker.config).is_worker_alive(worker.id)
+    (stale,) = ByHand(stage.store, worker.config).detect_stale_workers()
     assert (stale.worker_id, stale.task_ids) == (worker.id, [task])
 
 
 def test_a_worker_of_somebodys_own_making_lives_by_its_beats_alone(stage: Stage) -> None:
     config = stage.worker("w1").config
-    manual.send_heartbeat(stage.store, config, "own", None)
-    assert manual.is_worker_alive(stage.store, config, "own")
+    ByHand(stage.store, config).send_heartbeat("own", None)
+    assert ByHand(stage.store, config).is_worker_alive("own")
 
     stage.clock.advance(301)
-    assert not manual.is_worker_alive(stage.store, config, "own")
-    manual.send_heartbeat(stage.store, config, "own", None)
+    assert not ByHand(stage.store, config).is_worker_alive("own")
+    ByHand(stage.store, config).send_heartbeat("own", None)
 
-    assert manual.is_worker_alive(stage.store, config, "own")
+    assert ByHand(stage.store, config).is_worker_alive("own")

@@ -11,7 +11,7 @@ from tests.words import a_room, a_task, register
 
 from everbeat.config import RecoveryConfig
 from everbeat.model.worker import QueueSetting
-from everbeat.run import manual
+from everbeat.run.manual import ByHand
 from everbeat.store.messages import Flush
 from everbeat.store.sqlite import together
 from everbeat.store.sqlite.store import SQLiteStore
@@ -301,7 +301,7 @@ def test_a_look_for_orphans_does_not_read_what_the_living_own(crowded: SQLiteSto
 @pytest.mark.proves("NFR-004")
 def test_a_look_for_silent_workers_does_not_read_the_tasks_of_the_living(crowded: SQLiteStore) -> None:
     def look() -> None:
-        assert manual.detect_stale_workers(crowded, RecoveryConfig()) == []
+        assert ByHand(crowded, RecoveryConfig()).detect_stale_workers() == []
 
     assert steps(crowded, look) <= FEW
 
@@ -312,7 +312,7 @@ def test_each_of_many_orphans_costs_the_same_few_steps(crowded: SQLiteStore) -> 
     crowded.declare_dead("busy", reason="its lock is free", cause="proof")
 
     def recover() -> None:
-        manual.recover(crowded, RecoveryConfig(integrity_check_on_startup=False))
+        ByHand(crowded, RecoveryConfig(integrity_check_on_startup=False)).recover()
 
     assert steps(crowded, recover) * 100 / LOTS <= 1_000
     assert crowded.orphans(limit=1) == []

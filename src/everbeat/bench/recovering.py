@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from everbeat.bench.place import Failed, Ground, Place
 from everbeat.config import RecoveryConfig
 from everbeat.model.worker import Host, LockIdentity, NewWorker
-from everbeat.run import manual
 from everbeat.run.lockfile import this_host
+from everbeat.run.manual import ByHand
 from everbeat.store import filling
 from everbeat.store.interface import Store
 from everbeat.store.messages import Held
@@ -61,7 +61,7 @@ def held_up(ground: Ground, scale: float) -> list[float]:
         )
         assert sender.stdout is not None
         sender.stdout.readline()
-        manual.recover(store, RecoveryConfig(integrity_check_on_startup=False))
+        ByHand(store, RecoveryConfig(integrity_check_on_startup=False)).recover()
         said, _ = sender.communicate("")
         return [float(said)]
 
@@ -76,7 +76,7 @@ def stale_workers(ground: Ground, scale: float) -> list[float]:
         filling.silence(store, "silent-3")
         for _ in range(20):
             began = time.perf_counter()
-            found = manual.detect_stale_workers(store, RecoveryConfig())
+            found = ByHand(store, RecoveryConfig()).detect_stale_workers()
             samples.append((time.perf_counter() - began) * 1000)
             if [one.worker_id for one in found] != ["silent-3"]:
                 raise Failed(f"{len(found)} workers are said to be silent, not one")
@@ -134,7 +134,7 @@ def heartbeats(ground: Ground, scale: float) -> list[float]:
 def _recover(ground: Ground, count: int) -> float:
     with ground.place() as place, _orphans(place, count) as store:
         began = time.perf_counter()
-        report = manual.recover(store, RecoveryConfig(integrity_check_on_startup=False))
+        report = ByHand(store, RecoveryConfig(integrity_check_on_startup=False)).recover()
         if report.successful_recoveries != count:
             raise Failed(f"{report.successful_recoveries} of {count} orphans were recovered")
         return time.perf_counter() - began

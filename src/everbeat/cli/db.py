@@ -233,11 +233,13 @@ def _confirm(maintenance: Maintenance, path: Path, *, dry_run: bool, yes: bool) 
 
 def _live_workers(config: AppConfig, maintenance: Maintenance) -> list[str]:
     """By their rows, and by the locks they hold where the rows can not be read."""
-    from everbeat.run import lockfile, manual  # lazily: looking at a store needs nothing of what runs one
+    from everbeat.run import lockfile  # lazily: looking at a store needs nothing of what runs one
+    from everbeat.run.manual import ByHand
 
     try:
         with which.existing(config) as store:
-            alive = [status.worker_id for status in manual.get_worker_status(store, config.recovery) if status.is_alive]
+            beats = ByHand(store, config.recovery).get_worker_status()
+            alive = [beat.worker_id for beat in beats if beat.is_alive]
     except (StoreUnavailable, SchemaMismatch):
         alive = []
     return [f"worker {worker}" for worker in alive] or [

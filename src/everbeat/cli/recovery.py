@@ -52,12 +52,12 @@ def recover(
     workers are not disturbed. Needed only if no worker runs: those that run do it by themselves. Exit 1 if a task
     could not be recovered or the store is damaged.
     """
-    from everbeat.run import manual  # lazily: most commands need nothing of what runs a store
+    from everbeat.run.manual import ByHand  # lazily: most commands need nothing of what runs a store
 
     config = which.config_for(db, app)
     with which.sound(config) as store, out.stages() as show:
-        report = manual.recover(
-            store, config.recovery, dry_run=dry_run, action=None if action is None else action.value, actor=actor(),
+        report = ByHand(store, config.recovery).recover(
+            dry_run=dry_run, action=None if action is None else action.value, actor=actor(),
             on_progress=lambda progress: show(progress.stage, progress.done, progress.total),
         )  # fmt: skip
     if as_json:
@@ -114,10 +114,10 @@ def recovery_status(db: which.Db = None, app: which.App = None, as_json: which.A
 
 
 def _status(store: Store, recovery: RecoveryConfig) -> RecoveryStatus:
-    from everbeat.run import manual  # lazily: most commands need nothing of what runs a store
+    from everbeat.run.manual import ByHand  # lazily: most commands need nothing of what runs a store
 
     last = next(iter(store.reports(limit=1)), None)
-    lost = manual.detect_stale_workers(store, recovery)
+    lost = ByHand(store, recovery).detect_stale_workers()
     reaper = store.role_holder(REAPER)
     return RecoveryStatus(
         store=store.location,

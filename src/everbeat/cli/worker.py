@@ -66,10 +66,10 @@ def list_(
 
 
 def worker_rows(store: Store, recovery: RecoveryConfig, now: datetime) -> list[WorkerRow]:
-    from everbeat.run import manual  # lazily: most commands need nothing of what runs a store
+    from everbeat.run.manual import ByHand  # lazily: most commands need nothing of what runs a store
 
     workers = {worker.id: worker for worker in store.workers()}
-    beats = manual.get_worker_status(store, recovery)
+    beats = ByHand(store, recovery).get_worker_status()
     holders = store.session_holders()
     return [_row(workers[beat.worker_id], beat, holders, now) for beat in beats if beat.worker_id in workers]
 

@@ -7,7 +7,7 @@ compare-and-set that tests the silence again (PROTOCOL 2).
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -34,103 +34,109 @@ LISTED = 1_000
 """So many tasks of a stale worker are named: the look stays cheap, however many it holds."""
 
 
-def get_stale_tasks(store: Store, recovery: RecoveryConfig, *, stale_threshold_ms: int) -> list[dict[str, Any]]:
-    return [asdict(task) for task in store.stale_tasks(TaskStatus.RUNNING, stale_threshold_ms * 1000)]
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """One store, by the thresholds and rules of one configuration."""
 
+    store: Store
+    config: RecoveryConfig
 
-def mark_stale_tasks_as_failed(store: Store, recovery: RecoveryConfig, *, stale_threshold_ms: int) -> int:
-    _declare_silent_dead(store, stale_threshold_ms)
-    return sum(
-        _settled(store, [(_orphan(claim, Cause.LOST), _failed(claim)) for claim in stale])
-        for stale in _orphaned(store, TaskStatus.RUNNING)
-    )
+    def get_stale_tasks(self, *, stale_threshold_ms: int) -> list[dict[str, Any]]:
+        return [asdict(task) for task in self.store.stale_tasks(TaskStatus.RUNNING, stale_threshold_ms * 1000)]
 
-
-def requeue_stale_claimed(store: Store, recovery: RecoveryConfig, *, stale_threshold_ms: int) -> int:
-    reason = f"claimed by a worker that was silent for {stale_threshold_ms / 1000:.0f}s; its code never began"
-    requeued = store.requeue_silent_claims(stale_threshold_ms * 1000, reason=reason)
-    verdict = Verdict(change=Change.RECOVER, reason=reason, billed=False)
-    return requeued + sum(
-        _settled(store, [(_orphan(claim, Cause.NEVER_BEGAN), verdict) for claim in stale])
-        for stale in _orphaned(store, TaskStatus.CLAIMED)
-    )
-
-
-def recover(
-    store: Store,
-    config: RecoveryConfig,
-    *,
-    dry_run: bool = False,
-    action: CrashAction | None = None,
-    actor: str = ACTOR,
-    on_progress: Tell = lambda progress: None,
-) -> RecoveryReport:
-    """The whole start-up sequence at a person's request. `action` is used in place of the tasks' own and the
-    configured one; `on_crash="fail"` stays, and so do limits and counters."""
-    policy = None if action is None else replace(config.to_policy(), action=action, is_forced=True)
-    startup = Startup(
-        store=store, config=config, me=this_host(), clock=SystemClock(), reporter=Reporter(), actor=actor,
-        is_asked_for=True, on_progress=on_progress, policy=policy,
-    )  # fmt: skip
-    return startup.look() if dry_run else startup.run()
-
-
-def check_integrity(store: Store, config: RecoveryConfig) -> IntegrityResult:
-    """With the repair, if it is needed and no worker is alive."""
-    startup = Startup(
-        store=store, config=config, me=this_host(), clock=SystemClock(), reporter=Reporter(), actor=ACTOR
-    )  # fmt: skip
-    return startup.check_integrity()
-
-
-def recover_stuck_workflows(store: Store, recovery: RecoveryConfig) -> int:
-    return len(mend_workflows(store, all_of_them=True).mended)
-
-
-def send_heartbeat(store: Store, recovery: RecoveryConfig, worker_id: str, task_id: str | None) -> bool:
-    held: list[Held] = []
-    task = store.get(task_id, full=False) if task_id is not None else None
-    if task is not None:
-        role = "runner" if task.status is TaskStatus.RUNNING else "claimer"
-        held.append(Held(task_id=task.id, fence=task.fence, role=role, pid=this_host().pid))
-    if _find(store, worker_id) is None:
-        store.register(_foreign_worker(worker_id, recovery))
-    return store.beat(worker_id, held).alive
-
-
-def is_worker_alive(store: Store, recovery: RecoveryConfig, worker_id: str) -> bool:
-    worker = _find(store, worker_id)
-    return worker is not None and _is_alive(worker, recovery)
-
-
-def detect_stale_workers(store: Store, recovery: RecoveryConfig) -> list[StaleWorker]:
-    return [
-        StaleWorker(
-            worker_id=worker.id,
-            last_heartbeat=worker.last_beat_at,
-            task_ids=store.owned_ids(worker.id, limit=LISTED),
+    def mark_stale_tasks_as_failed(self, *, stale_threshold_ms: int) -> int:
+        _declare_silent_dead(self.store, stale_threshold_ms)
+        return sum(
+            _settled(self.store, [(_orphan(claim, Cause.LOST), _failed(claim)) for claim in stale])
+            for stale in _orphaned(self.store, TaskStatus.RUNNING)
         )
-        for worker in store.workers(alive_only=True)
-        if not _is_alive(worker, recovery)
-    ]
 
+    def requeue_stale_claimed(self, *, stale_threshold_ms: int) -> int:
+        reason = f"claimed by a worker that was silent for {stale_threshold_ms / 1000:.0f}s; its code never began"
+        requeued = self.store.requeue_silent_claims(stale_threshold_ms * 1000, reason=reason)
+        verdict = Verdict(change=Change.RECOVER, reason=reason, billed=False)
+        return requeued + sum(
+            _settled(self.store, [(_orphan(claim, Cause.NEVER_BEGAN), verdict) for claim in stale])
+            for stale in _orphaned(self.store, TaskStatus.CLAIMED)
+        )
 
-def mark_worker_dead(store: Store, recovery: RecoveryConfig, worker_id: str) -> bool:
-    return store.declare_dead(worker_id, reason=f"worker {worker_id} was declared dead by a person", cause="manual")
+    def recover(
+        self,
+        *,
+        dry_run: bool = False,
+        action: CrashAction | None = None,
+        actor: str = ACTOR,
+        on_progress: Tell = lambda progress: None,
+    ) -> RecoveryReport:
+        """The whole start-up sequence at a person's request. `action` is used in place of the tasks' own and the
+        configured one; `on_crash="fail"` stays, and so do limits and counters."""
+        policy = None if action is None else replace(self.config.to_policy(), action=action, is_forced=True)
+        startup = Startup(
+            store=self.store, config=self.config, me=this_host(), clock=SystemClock(), reporter=Reporter(),
+            actor=actor, is_asked_for=True, on_progress=on_progress, policy=policy,
+        )  # fmt: skip
+        return startup.look() if dry_run else startup.run()
 
+    def check_integrity(self) -> IntegrityResult:
+        """With the repair, if it is needed and no worker is alive."""
+        return Startup(
+            store=self.store, config=self.config, me=this_host(), clock=SystemClock(), reporter=Reporter(), actor=ACTOR
+        ).check_integrity()
 
-def get_worker_status(store: Store, recovery: RecoveryConfig) -> list[WorkerHeartbeatStatus]:
-    return [_status(store, worker, recovery) for worker in store.workers()]
+    def recover_stuck_workflows(self) -> int:
+        return len(mend_workflows(self.store, all_of_them=True).mended)
 
+    def send_heartbeat(self, worker_id: str, task_id: str | None) -> bool:
+        held: list[Held] = []
+        task = self.store.get(task_id, full=False) if task_id is not None else None
+        if task is not None:
+            role = "runner" if task.status is TaskStatus.RUNNING else "claimer"
+            held.append(Held(task_id=task.id, fence=task.fence, role=role, pid=this_host().pid))
+        if self._find(worker_id) is None:
+            self.store.register(_foreign_worker(worker_id, self.config))
+        return self.store.beat(worker_id, held).alive
 
-def _status(store: Store, worker: WorkerInfo, recovery: RecoveryConfig) -> WorkerHeartbeatStatus:
-    return WorkerHeartbeatStatus(
-        worker_id=worker.id,
-        last_heartbeat=worker.last_beat_at,
-        current_task_id=_current(store, worker),
-        is_alive=_is_alive(worker, recovery),
-        age=timedelta(microseconds=worker.silent_for_us),
-    )
+    def is_worker_alive(self, worker_id: str) -> bool:
+        worker = self._find(worker_id)
+        return worker is not None and self._is_alive(worker)
+
+    def detect_stale_workers(self) -> list[StaleWorker]:
+        return [
+            StaleWorker(
+                worker_id=worker.id,
+                last_heartbeat=worker.last_beat_at,
+                task_ids=self.store.owned_ids(worker.id, limit=LISTED),
+            )
+            for worker in self.store.workers(alive_only=True)
+            if not self._is_alive(worker)
+        ]
+
+    def mark_worker_dead(self, worker_id: str) -> bool:
+        reason = f"worker {worker_id} was declared dead by a person"
+        return self.store.declare_dead(worker_id, reason=reason, cause="manual")
+
+    def get_worker_status(self) -> list[WorkerHeartbeatStatus]:
+        return [
+            WorkerHeartbeatStatus(
+                worker_id=worker.id,
+                last_heartbeat=worker.last_beat_at,
+                current_task_id=_current(self.store, worker),
+                is_alive=self._is_alive(worker),
+                age=timedelta(microseconds=worker.silent_for_us),
+            )
+            for worker in self.store.workers()
+        ]
+
+    def _find(self, worker_id: str) -> WorkerInfo | None:
+        return next((worker for worker in self.store.workers() if worker.id == worker_id), None)
+
+    def _is_alive(self, worker: WorkerInfo) -> bool:
+        """Registered, not silent for too long, and not proven gone."""
+        if worker.status is not WorkerStatus.ALIVE or not worker.same_clock:
+            return False
+        if worker.silent_for_us > _allowed_us(worker, self.config.running_stale_threshold_ms):
+            return False
+        return probe(worker.lock, worker.id, worker.host, this_host())[0] not in GONE
 
 
 def _current(store: Store, worker: WorkerInfo) -> str | None:
@@ -139,19 +145,6 @@ def _current(store: Store, worker: WorkerInfo) -> str | None:
     if held or worker.lock != NO_LOCK:
         return next(iter(held), None)
     return store.beaten_for(worker.id)
-
-
-def _find(store: Store, worker_id: str) -> WorkerInfo | None:
-    return next((worker for worker in store.workers() if worker.id == worker_id), None)
-
-
-def _is_alive(worker: WorkerInfo, recovery: RecoveryConfig) -> bool:
-    """Registered, not silent for too long, and not proven gone."""
-    if worker.status is not WorkerStatus.ALIVE or not worker.same_clock:
-        return False
-    if worker.silent_for_us > _allowed_us(worker, recovery.running_stale_threshold_ms):
-        return False
-    return probe(worker.lock, worker.id, worker.host, this_host())[0] not in GONE
 
 
 def _allowed_us(worker: WorkerInfo, threshold_ms: int) -> int:
