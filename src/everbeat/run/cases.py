@@ -1,7 +1,7 @@
-"""From rows without an owner to facts that can be decided about, and to verdicts (PROTOCOL 39).
+"""From rows without an owner, or with one that is in doubt, to facts that can be decided about, and to verdicts.
 
 What is known of an owner, and its begin marks, are read once per pass; a verdict is found once for each class of
-orphans.
+orphans (PROTOCOL 39).
 """
 
 import random
@@ -10,6 +10,7 @@ from functools import cached_property
 
 from everbeat.decide.recover import class_of, flaw_of, recovery_for
 from everbeat.model.recovery import Cause, Orphan, OrphanClass, RecoveryPolicy, Verdict
+from everbeat.model.session import Suspect
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim
 from everbeat.model.worker import WorkerInfo
@@ -68,6 +69,38 @@ class Cases:
         if owner.id not in self._marks:
             self._marks[owner.id] = self._witness.begun_under(owner)
         return self._marks[owner.id]
+
+
+def lapsed(store: Store, workers: Iterable[WorkerInfo], *, healthy_for_us: int) -> list[Orphan]:
+    """RUNNING tasks with exclusive keys of workers that count as alive, but have been silent for longer than the lease
+    they announced (PROTOCOL 24). They have stopped these tasks; if the store was away for as long, they get the time to
+    say so themselves."""
+    orphans: list[Orphan] = []
+    for worker in workers:
+        if min(worker.silent_for_us, healthy_for_us) > worker.exclusive_lease_ms * 1000:
+            evidence = f"worker {worker.id} on {worker.host.name} silent for {worker.silent_for_us / 1e6:.0f}s"
+            orphans += [
+                Orphan(claim=claim, cause=Cause.LEASE_LOST, evidence=evidence)
+                for claim in store.owned_by(worker.id)
+                if claim.exclusive_key is not None and claim.status is TaskStatus.RUNNING
+            ]
+    return orphans
+
+
+def doubtful(worker: WorkerInfo, suspect: Suspect, owned: Iterable[Claim]) -> list[Orphan]:
+    """Tasks of a worker that has lost its session which may be decided about before it is known to be gone: those whose
+    code has not begun, and those that run without an exclusive key. The others wait for their lease (PROTOCOL 24)."""
+    missing = suspect.missing_us / 1e6
+    evidence = f"worker {worker.id} on {worker.host.name} lost its session and has not returned for {missing:.0f}s"
+    return [
+        Orphan(
+            claim=claim,
+            cause=Cause.NEVER_BEGAN if claim.status is TaskStatus.CLAIMED else Cause.LOST,
+            evidence=evidence,
+        )
+        for claim in owned
+        if claim.status is TaskStatus.CLAIMED or claim.exclusive_key is None
+    ]
 
 
 def decide(orphans: Iterable[Orphan], policy: RecoveryPolicy, jitter: Jitter) -> Iterator[tuple[Orphan, Verdict | str]]:

@@ -7,6 +7,9 @@ between its last looks neither judges nor keeps others from it, and one that has
 interval to end, or workers that live shortly would never judge.
 
 Between the two is the loss of a session (decide/suspect.py): whoever sees it takes what may run again.
+
+It also ends tasks that wait in vain: those that were not started while they were good, and those whose name no worker
+has known for too long (PROTOCOL 26). What one worker has ended the others do not find.
 """
 
 from collections.abc import Callable
@@ -18,10 +21,8 @@ from everbeat.errors import StoreUnavailable
 from everbeat.model.session import Suspect
 from everbeat.model.worker import WorkerInfo
 from everbeat.report.log import Reporter
-from everbeat.run.expiry import end_expired
 from everbeat.run.findings import Findings
 from everbeat.run.recovery import Recovery
-from everbeat.run.strangers import refuse_unknown
 from everbeat.run.unblock import Unblocker
 from everbeat.store.interface import Store
 
@@ -31,6 +32,8 @@ SUSPECT_AGAIN_US = 5_000_000
 """Whoever was taking a suspect's tasks may have died over it."""
 LATE_US = 2_000_000
 """Looks further apart than this are not on time. Nobody is judged by a silence of less than 3.5 s."""
+GAP_CHECKS = 10
+"""Looks for unknown names that may be missed, and it is still one watch: workers are restarted."""
 ROLE = "reaper"
 ACTOR = "system/reaper"
 
@@ -96,15 +99,25 @@ class Reaper:
             self._peers = self._store.workers(alive_only=True)
             if report is not None:
                 self._reporter.recovered(report)
-        end_expired(self._store, self._config)
+        self._end_expired()
         if is_judge:
             self._mended = self._store.mend_turns(self._mended)
             if self._is_mending:
                 self._mended_workflow = self._store.mend_workflows(after=self._mended_workflow).after
-            interval = self._config.check_interval_ms
-            refuse_unknown(self._store, after_ms=self._unknown_after_ms, check_interval_ms=interval)
+            self._refuse_unknown()
             self._recovery.tidy(self._reporter)
         self._version = version
+
+    def _end_expired(self) -> None:
+        while self._store.expire(settle_us=self._config.check_interval_ms * 1000):
+            continue
+
+    def _refuse_unknown(self) -> None:
+        if self._unknown_after_ms is None:
+            return
+        after_us, gap_us = self._unknown_after_ms * 1000, GAP_CHECKS * self._config.check_interval_ms * 1000
+        while self._store.refuse_unknown(after_us=after_us, gap_us=gap_us):
+            continue
 
     def _see_to_suspects(self, findings: Findings) -> None:
         """Those whom the kernel proved gone are dead by now; those whom it shows alive are no suspects."""

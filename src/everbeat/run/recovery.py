@@ -34,10 +34,8 @@ from everbeat.model.task import Claim
 from everbeat.model.worker import Host, WorkerInfo
 from everbeat.report.log import Reporter
 from everbeat.run import leftovers
-from everbeat.run.cases import Cases, Jitter, decide
-from everbeat.run.doubtful import doubtful
+from everbeat.run.cases import Cases, Jitter, decide, doubtful, lapsed
 from everbeat.run.findings import Findings
-from everbeat.run.lapsed import lapsed
 from everbeat.run.lockfile import Liveness
 from everbeat.run.replay import Replayed, replay_spools
 from everbeat.run.slot import Ownership
