@@ -18,7 +18,7 @@ from bench.limit.writes import ids
 
 from everbeat import Everbeat
 from everbeat.bench.place import ground_of
-from everbeat.store import batches
+from everbeat.store import filling
 
 COLUMNS = "SELECT * FROM everbeat_tasks WHERE name = ?"
 NOT_THE_SAME = {"seq", "id", "worker_id", "created_at", "run_at", "started_at", "finished_at"}
@@ -105,7 +105,7 @@ def test_the_batches_of_a_worker_are_counted_in_its_store() -> None:
     with ground_of(None, processes=1).place() as place:
         place.works.noop.enqueue_many([(1, 2)] * 30)
         place.burst("--frame-depth", "1")
-        tasks, transactions = batches.started(place.store, since_us=1)
+        tasks, transactions = filling.started(place.store, since_us=1)
 
     assert tasks == 30
     assert 15 <= transactions <= 30

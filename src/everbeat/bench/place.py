@@ -26,7 +26,7 @@ from everbeat.config.broker import BrokerConfig
 from everbeat.report.text import counted
 from everbeat.run.child import die_with_parent
 from everbeat.run.cpus import usable_cpus
-from everbeat.store import batches, filling
+from everbeat.store import filling
 from everbeat.store.interface import Store
 from everbeat.store.open import maintenance_of, open_store
 
@@ -92,7 +92,7 @@ class Place:
 
     def started(self, since_us: int = 1) -> tuple[int, int]:
         """Of what has ended since then: how many tasks, and how many transactions started them."""
-        return batches.started(self.store, since_us=since_us)
+        return filling.started(self.store, since_us=since_us)
 
     def stop(self) -> None:
         for process in self._workers:

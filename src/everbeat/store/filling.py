@@ -1,4 +1,4 @@
-"""Rows by the million, for measurements: as if so many tasks had been sent, started or run.
+"""Rows by the million, for measurements: as if so many tasks had been sent, started or run; and what became of them.
 
 For `everbeat bench` only, on stores that it has made itself. In bites, each a transaction of its own, so that no
 statement takes long.
@@ -45,13 +45,17 @@ SELECT 'ended-' || CAST(100000000 + n AS TEXT), :name, 'default', 100, :args, 'C
 MOVE_AWAY = "UPDATE everbeat_workers SET boot_id = 'another kernel', hostname = 'elsewhere' WHERE name = ?"
 SILENCE = "UPDATE everbeat_workers SET beat_mono = 0 WHERE id = ?"
 
-# everbeat_tasks_ended, and of `DRAINED` the rows.
+# everbeat_tasks_ended; `DRAINED` and `STARTED` read the rows, too.
 DONE = """
 SELECT count(*) FROM everbeat_tasks WHERE queue = 'default' AND status = 'COMPLETED' AND finished_at >= ?"""
 DRAINED = """
 SELECT count(*), min(started_at), max(finished_at)
   FROM (SELECT started_at, finished_at FROM everbeat_tasks
          WHERE queue = 'default' AND status = 'COMPLETED' AND finished_at >= ? ORDER BY finished_at LIMIT ?) AS ended"""
+# All that a transaction starts gets the same moment, to the microsecond.
+STARTED = """
+SELECT count(*), count(DISTINCT started_at) FROM everbeat_tasks
+ WHERE queue = 'default' AND status = 'COMPLETED' AND finished_at >= ?"""
 ALL = 1 << 60
 
 
@@ -99,6 +103,13 @@ def drained(store: Store, *, since_us: int, most: int = ALL) -> tuple[int, int, 
     with _database(store).read() as tx:
         count, first, last = tx.one(DRAINED, (since_us, most)) or (0, None, None)
         return count, first or 0, last or 0
+
+
+def started(store: Store, *, since_us: int) -> tuple[int, int]:
+    """How many tasks of the queue "default" have completed since then, and how many transactions started them."""
+    with _database(store).read() as tx:
+        tasks, transactions = tx.one(STARTED, (since_us,)) or (0, 0)
+        return int(tasks), int(transactions)
 
 
 def _fill(store: Store, sql: str, rows: int, **values: Any) -> None:
