@@ -1,12 +1,9 @@
 """Behind `everbeat bench`: choose, measure, and say it in words or as JSON."""
 
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from everbeat.bench.catalogue import MEASURES, Measure, matching
 from everbeat.bench.compare import Compared, compared
@@ -15,7 +12,7 @@ from everbeat.bench.place import Ground, Unusable, ground_of
 from everbeat.bench.scale import Scale
 from everbeat.bench.taking import Recorder, take
 from everbeat.cli import out
-from everbeat.cli.ends import FAILED, USAGE, Refused
+from everbeat.cli.ends import FAILED, USAGE, Refused, like_ctrl_c
 from everbeat.cli.grammar import Misused
 from everbeat.config import broker_from_url
 from everbeat.report.text import Column, clean
@@ -62,26 +59,12 @@ def _read(path: Path) -> Run:
 
 def _measure(ground: Ground, measures: Sequence[Measure], scale: Scale) -> Run:
     recorder = Recorder()
-    with _ended_by_signals(), out.stages() as show:
+    with like_ctrl_c(), out.stages() as show:
         figures, missing = take(ground, measures, scale, show=show)
     command = " ".join(["everbeat bench --scale", scale, *(f"--only {one.key}" for one in measures)])
     if len(measures) == len(MEASURES):
         command = f"everbeat bench --scale {scale}"
     return recorder.finish(command=command, scale=scale, figures=figures, missing=missing)
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM ends it as Ctrl-C does: workers are stopped, stores are removed."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 # -- words ------------------------------------------------------------------------------------------------------------

@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import IO, NoReturn, TypeVar
+from typing import IO, TypeVar
 
-from everbeat.cli.ends import Refused
+from everbeat.cli.ends import Refused, like_ctrl_c
 
 T = TypeVar("T")
 
@@ -95,13 +94,14 @@ class Stage:
 @contextmanager
 def stage(*, keep: bool) -> Iterator[Stage]:
     directory = Path(tempfile.mkdtemp(prefix="everbeat-demo-"))
-    before = signal.signal(signal.SIGTERM, _interrupt)
     made = Stage(directory)
     try:
-        yield made
+        with like_ctrl_c():
+            try:
+                yield made
+            finally:
+                made.clear()
     finally:
-        made.clear()
-        signal.signal(signal.SIGTERM, before)
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -109,10 +109,6 @@ def stage(*, keep: bool) -> Iterator[Stage]:
 def is_running(pid: int) -> bool:
     """Whether there is such a process, and not only its remains."""
     return _parent_of(pid) is not None
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _descendants(pid: int) -> list[int]:

@@ -2,15 +2,13 @@
 
 import random
 import secrets
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 from everbeat.cli import out, which
-from everbeat.cli.ends import FAILED, USAGE, Refused
+from everbeat.cli.ends import FAILED, USAGE, Refused, like_ctrl_c
 from everbeat.cli.grammar import Option
 from everbeat.config import SQLiteConfig, broker_from_url
 from everbeat.report.text import Column, clean, counted, plain
@@ -68,7 +66,7 @@ def drill(
         may_kill_database=kill_database is not None,
     )
     try:
-        with _interruptible(), ground(db, among_real_work=force, keep=keep) as here, _told() as tell:
+        with like_ctrl_c(), ground(db, among_real_work=force, keep=keep) as here, _told() as tell:
             verdict = Drill(plan, here, tell=tell, kill_database=kill_database).hold()
             here.keep = keep or not verdict.ok
     except RealWork as error:
@@ -95,20 +93,6 @@ def _refuse_to_kill_a_file(db: str | None, command: str | None) -> None:
 
 
 # -- while it goes on -------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM ends it like Ctrl-C: the workers and the files go."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 @contextmanager

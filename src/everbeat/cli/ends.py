@@ -1,5 +1,11 @@
 """How a command ends: four exit codes, and one line on stderr for everything that was to be expected."""
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
 from everbeat.errors import ConfigError, EverbeatError, PayloadError, SchemaMismatch, StoreUnavailable
 
 OK = 0
@@ -16,6 +22,20 @@ class Refused(Exception):
     def __init__(self, message: str, *, code: int = FAILED) -> None:
         super().__init__(message)
         self.code = code
+
+
+@contextmanager
+def like_ctrl_c() -> Iterator[None]:
+    """SIGTERM ends what is in it as Ctrl-C does: whatever it has started and made is removed."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def code_for(error: Refused | EverbeatError) -> int:
