@@ -85,10 +85,6 @@ SELECT n.node, length(coalesce(n.result, t.result)),
             THEN coalesce(n.result, t.result) END
   FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
  WHERE n.workflow_id = ? AND n.node IN ({{marks}})"""
-LENGTHS = """
-SELECT n.node, length(coalesce(n.result, t.result))
-  FROM everbeat_workflow_tasks n LEFT JOIN everbeat_tasks t ON t.id = n.task_id
- WHERE n.workflow_id = ? AND n.node IN ({marks})"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +151,7 @@ def _without_result(tx: Transaction, flow: FlowRow, references: References) -> I
 def _too_large(tx: Transaction, flow: FlowRow, references: References) -> Iterator[NodeEnd]:
     """Arguments that no process should be given."""
     wanted = {named for places in references.values() for _, named in places}
-    lengths = {named: row[1] or 0 for named, row in referred_to(tx, LENGTHS, flow.id, wanted)}
+    lengths = {named: row[1] or 0 for named, row in referred_to(tx, MEASURED, flow.id, wanted)}
     for node, places in references.items():
         size = sum(lengths.get(named, 0) for _, named in places)
         if size > flow.max_bytes:
