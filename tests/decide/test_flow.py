@@ -8,8 +8,7 @@ from everbeat.decide import splice
 from everbeat.decide.flow import Flow, Waiting, end_in_ended, end_of_task, is_same, state_of, turn_of
 from everbeat.model.flow import (
     ITEM,
-    NODE_CHANGES,
-    WORKFLOW_CHANGES,
+    WORKFLOW_SOURCES,
     NodeStatus,
     OnError,
     WorkflowChange,
@@ -142,12 +141,14 @@ def test_what_has_ended_or_not_begun_is_left_alone(status: WorkflowStatus) -> No
     assert state_of(Flow(status=status, on_error=OnError.FAIL, nodes_left=0, has_error=True)) is status
 
 
-def test_terminal_is_terminal_for_automation() -> None:
-    leaving = {change for (state, change), _ in WORKFLOW_CHANGES.items() if state.is_terminal}
+def test_a_workflow_that_has_ended_can_only_be_retried_and_a_cancelled_one_not_even_that() -> None:
+    fitting = {status: {change for change in WorkflowChange if status in WORKFLOW_SOURCES[change]} for status in W}
 
-    assert leaving == {WorkflowChange.RETRY, WorkflowChange.REOPEN}
-    assert {change.value for (state, change) in NODE_CHANGES if state.is_terminal} == {"reopen"}
-    assert [change for state, change in WORKFLOW_CHANGES if state is W.CANCELLED] == [WorkflowChange.REOPEN]
+    assert {status: changes for status, changes in fitting.items() if status.is_terminal} == {
+        W.COMPLETED: {WorkflowChange.RETRY},
+        W.FAILED: {WorkflowChange.RETRY},
+        W.CANCELLED: set(),
+    }
 
 
 def test_values_are_put_into_their_places_and_nowhere_else() -> None:

@@ -16,13 +16,13 @@ from everbeat.cli.person import actor
 from everbeat.errors import WorkflowNotFound
 from everbeat.model.flow import (
     BY_ERROR,
+    WORKFLOW_SOURCES,
     NodeInfo,
     NodeKind,
     NodeStatus,
     WorkflowChange,
     WorkflowInfo,
     WorkflowStatus,
-    workflow_sources,
 )
 from everbeat.report.graph import Drawn, as_mermaid
 from everbeat.report.text import Column, ago, clean, counted, fields, plain, span, stamp, waiting_for
@@ -164,13 +164,13 @@ def _problem(store: Store, change: WorkflowChange, workflow_id: str) -> str:
     info = store.workflow(workflow_id)
     if info is None:
         return str(WorkflowNotFound(workflow_id, where=store.location))
-    if change is WorkflowChange.RESUME and info.parent_id is not None and info.status in workflow_sources(change):
+    if change is WorkflowChange.RESUME and info.parent_id is not None and info.status in WORKFLOW_SOURCES[change]:
         return (
             f"workflow {workflow_id} is inside of a workflow that is PAUSED, {info.parent_id}; it is resumed with that"
         )
-    if info.status in workflow_sources(change):
+    if info.status in WORKFLOW_SOURCES[change]:
         return f"workflow {workflow_id} is {info.status} and no node of it has failed that could run again"
-    fitting = ", ".join(dict.fromkeys(workflow_sources(change)))
+    fitting = ", ".join(dict.fromkeys(WORKFLOW_SOURCES[change]))
     return f"workflow {workflow_id} is {info.status}; only {fitting} can be {WORDS[change]}"
 
 

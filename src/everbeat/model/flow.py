@@ -1,8 +1,9 @@
 """Workflows, as data: the states of a workflow and of its nodes, and what is known of both as they go on.
 
-`NODE_CHANGES` and `WORKFLOW_CHANGES` are the only places that say which change is legal; the schema takes its CHECKs
-from the states, the tests their cases. A node that is a task says nothing of its own while its task lives: what that
-does is written once, in the task. So it stays ENQUEUED in its row, and is shown as RUNNING while its task runs.
+The schema takes its CHECKs from the states. How workflows and nodes go on by themselves is decided in decide/flow.py;
+`WORKFLOW_SOURCES` says what a person may ask of a workflow, and when. A node that is a task says nothing of its own
+while its task lives: what that does is written once, in the task. So it stays ENQUEUED in its row, and is shown as
+RUNNING while its task runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,65 +59,25 @@ class NodeKind(StrEnum):
     WORKFLOW = "workflow"
 
 
-class NodeChange(StrEnum):
-    ALLOW = "allow"  # its inputs are there
-    ENQUEUE = "enqueue"  # with its task, in one transaction
-    START = "start"  # its nested workflow
-    COMPLETE = "complete"
-    FAIL = "fail"
-    SKIP = "skip"  # what it needs failed, or its condition does not hold
-    CANCEL = "cancel"
-    REOPEN = "reopen"  # a person wants another run of what failed
-
-
 class WorkflowChange(StrEnum):
-    START = "start"
+    """What a person asks for."""
+
     PAUSE = "pause"
     RESUME = "resume"
-    COMPLETE = "complete"
-    FAIL = "fail"
     CANCEL = "cancel"
-    RETRY = "retry"  # a person wants its failed nodes to run again
-    GIVE_UP = "give up"  # its node was skipped: it never begins
-    REOPEN = "reopen"  # its node lives again
+    RETRY = "retry"  # its failed nodes run again
 
 
-_N, _W = NodeStatus, WorkflowStatus
-_LIVE_NODES = (_N.PENDING, _N.READY, _N.ENQUEUED, _N.RUNNING)
-
-NODE_CHANGES: Mapping[tuple[NodeStatus, NodeChange], NodeStatus] = MappingProxyType(
+_W = WorkflowStatus
+WORKFLOW_SOURCES: Mapping[WorkflowChange, tuple[WorkflowStatus, ...]] = MappingProxyType(
     {
-        (_N.PENDING, NodeChange.ALLOW): _N.READY,
-        (_N.READY, NodeChange.ENQUEUE): _N.ENQUEUED,
-        (_N.READY, NodeChange.START): _N.RUNNING,
-        (_N.PENDING, NodeChange.SKIP): _N.SKIPPED,
-        **{(state, NodeChange.COMPLETE): _N.COMPLETED for state in _LIVE_NODES},
-        **{(state, NodeChange.FAIL): _N.FAILED for state in _LIVE_NODES},
-        **{(state, NodeChange.CANCEL): _N.CANCELLED for state in _LIVE_NODES},
-        **{(state, NodeChange.REOPEN): _N.PENDING for state in (_N.READY, _N.FAILED, _N.SKIPPED, _N.CANCELLED)},
+        WorkflowChange.PAUSE: (_W.RUNNING,),
+        WorkflowChange.RESUME: (_W.PAUSED,),
+        WorkflowChange.CANCEL: (_W.PENDING, _W.RUNNING, _W.PAUSED),
+        WorkflowChange.RETRY: (_W.RUNNING, _W.PAUSED, _W.FAILED, _W.COMPLETED),
     }
 )
-"""COMPLETED from PENDING: by recovery, if its task has a result all the same."""
-
-WORKFLOW_CHANGES: Mapping[tuple[WorkflowStatus, WorkflowChange], WorkflowStatus] = MappingProxyType(
-    {
-        (_W.PENDING, WorkflowChange.START): _W.RUNNING,
-        (_W.RUNNING, WorkflowChange.PAUSE): _W.PAUSED,
-        (_W.PAUSED, WorkflowChange.RESUME): _W.RUNNING,
-        **{(state, WorkflowChange.COMPLETE): _W.COMPLETED for state in (_W.RUNNING, _W.PAUSED)},
-        **{(state, WorkflowChange.FAIL): _W.FAILED for state in (_W.RUNNING, _W.PAUSED)},
-        **{(state, WorkflowChange.CANCEL): _W.CANCELLED for state in (_W.PENDING, _W.RUNNING, _W.PAUSED)},
-        (_W.PENDING, WorkflowChange.GIVE_UP): _W.CANCELLED,
-        **{(state, WorkflowChange.REOPEN): _W.PENDING for state in (_W.FAILED, _W.CANCELLED)},
-        **{(state, WorkflowChange.RETRY): _W.RUNNING for state in (_W.RUNNING, _W.PAUSED, _W.FAILED, _W.COMPLETED)},
-    }
-)
-"""COMPLETED by RETRY: with `on_error=CONTINUE` a workflow may complete with failed nodes. REOPEN is for what is nested,
-and waits for its node again: what failed, and what never began and nobody cancelled."""
-
-
-def workflow_sources(change: WorkflowChange) -> tuple[WorkflowStatus, ...]:
-    return tuple(state for state, named in WORKFLOW_CHANGES if named is change)
+"""RETRY of a COMPLETED one: with `on_error=CONTINUE` a workflow may complete with failed nodes."""
 
 
 # -- why a node has no result -----------------------------------------------------------------------------------------

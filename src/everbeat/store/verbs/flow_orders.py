@@ -9,10 +9,10 @@ from everbeat.model.event import Event
 from everbeat.model.flow import (
     JOIN_NOT_MET,
     WORKFLOW_CANCELLED,
+    WORKFLOW_SOURCES,
     NodeKind,
     WorkflowChange,
     WorkflowStatus,
-    workflow_sources,
 )
 from everbeat.model.order import Order
 from everbeat.model.state import TaskStatus
@@ -75,8 +75,6 @@ def _change(tx: Transaction, change: WorkflowChange, flow: FlowRow, actor: str) 
             return _cancel(tx, flow, actor)
         case WorkflowChange.RETRY:
             return set() if _retry(tx, flow, actor) else None
-        case _:
-            raise TypeError(f"{change} is not for people")
     return set()
 
 
@@ -85,7 +83,7 @@ def _fits(tx: Transaction, change: WorkflowChange, flow: FlowRow) -> bool:
     inside of a paused one is resumed with that."""
     if change is WorkflowChange.RESUME and flow_hold.paused_around(tx, flow) is not None:
         return False
-    if flow.status in workflow_sources(change):
+    if flow.status in WORKFLOW_SOURCES[change]:
         return True
     return change is WorkflowChange.RESUME and any(one.status is WorkflowStatus.PAUSED for one in tree(tx, flow))
 
