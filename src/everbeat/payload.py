@@ -57,10 +57,6 @@ class Payload:
         self._parameters = tuple(self._signature.parameters.values())
         self._is_plain = all(p.kind is Parameter.POSITIONAL_OR_KEYWORD for p in self._parameters)
 
-    @classmethod
-    def for_function(cls, function: Callable[..., Any]) -> "Payload":
-        return cls(function)
-
     def check(self) -> None:
         """Resolve every annotation now. Raises PayloadError for one that can not travel."""
         _ = self._args_decoder, self._result_decoder

@@ -29,7 +29,7 @@ from tests.words import (
 from everbeat.decide.room import Room
 from everbeat.model.order import Order
 from everbeat.model.recovery import Verdict
-from everbeat.model.state import REVOKES, TRANSITIONS, Change, TaskStatus, sources, target
+from everbeat.model.state import OWNED, REVOKES, TRANSITIONS, Change, TaskStatus, sources, target
 from everbeat.model.task import Claim
 from everbeat.store.interface import Store
 from everbeat.store.messages import Flush
@@ -95,7 +95,7 @@ def do(store: Store, change: Change, state: TaskStatus, claim: Claim) -> None:
         Change.RECOVER: lambda: requeue(store, claim),
         Change.ABANDON: lambda: recover(store, claim, abandoned()),
         Change.CANCEL: lambda: (
-            settle(store, claim, cancelled()) if state.is_owned else store.cancel("task-1", actor="me")
+            settle(store, claim, cancelled()) if state in OWNED else store.cancel("task-1", actor="me")
         ),
         Change.REVIVE: lambda: carry_out(store, Order.RETRY, "task-1"),
         Change.REQUEUE: lambda: carry_out(store, Order.REQUEUE, "task-1"),
@@ -167,7 +167,7 @@ def test_only_an_owner_s_code_completes_or_fails_a_task() -> None:
 def test_code_that_may_have_run_is_never_handed_out_twice_without_a_revoke() -> None:
     """Whatever makes an owned task PENDING takes it from its owner."""
     for (state, change), after in TRANSITIONS.items():
-        if state.is_owned and after is TaskStatus.PENDING:
+        if state in OWNED and after is TaskStatus.PENDING:
             assert change in REVOKES
 
 

@@ -177,7 +177,7 @@ SECRETIVE._kept = 9
 
 
 def there_and_back(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    payload = Payload.for_function(function)
+    payload = Payload(function)
     raw = payload.encode_args(args, kwargs)
     assert payload.encode_together([(args, kwargs)] * 2) in ([raw, raw], None)
     return payload.decode_args(raw)
@@ -185,7 +185,7 @@ def there_and_back(function: Callable[..., Any], *args: Any, **kwargs: Any) -> t
 
 def refusal(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
     """Also of a call among many: that one has to be encoded by itself."""
-    payload = Payload.for_function(function)
+    payload = Payload(function)
     with pytest.raises(PayloadError) as caught:
         payload.encode_args(args, kwargs)
     assert payload.encode_together([(args, kwargs)] * 2) is None

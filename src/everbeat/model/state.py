@@ -27,10 +27,6 @@ class TaskStatus(StrEnum):
     def is_terminal(self) -> bool:
         return self in TERMINAL
 
-    @property
-    def is_owned(self) -> bool:
-        return self in OWNED
-
 
 TERMINAL = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED})
 OWNED = frozenset({TaskStatus.CLAIMED, TaskStatus.RUNNING})

@@ -14,9 +14,7 @@ class Tally:
 
     completed: int = 0
     failed: int = 0
-    retried: int = 0
     refused: int = 0
-    flushes: int = 0
     store_errors: int = 0
     last_error: str | None = None
     largest_flush: int = 0
@@ -42,7 +40,6 @@ class Tally:
         self.away_since, self.is_doubted, self.fails_alone = None, False, False
 
     def count(self, endings: Sequence[Ending], settlements: Sequence[Settlement]) -> None:
-        self.flushes += 1
         self.store_answered()
         self.largest_flush = max(self.largest_flush, len(endings))
         if isinstance(settlements, AllStored):
@@ -54,5 +51,4 @@ class Tally:
                 self.refused += ending.outcome is not None
             elif not isinstance(settlement, Unsettled):
                 self.completed += change is Change.COMPLETE
-                self.retried += change is Change.RETRY
                 self.failed += change is Change.FAIL

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from everbeat.clock import Clock, SystemClock
+from everbeat.clock import SystemClock
 from everbeat.model.recovery import RecoveryReport
 from everbeat.report.log import Reporter
 from everbeat.run.crew import Crew
@@ -38,14 +38,12 @@ for each task: at the default of 700 a busy worker looked a hundred times in a s
 def run_worker(
     options: WorkerOptions,
     *,
-    clock: Clock | None = None,
-    reporter: Reporter | None = None,
     announce: Announce = lambda life, report: None,
     on_progress: Tell = lambda progress: None,
 ) -> int:
     """Run until a signal or the end of a burst; the exit code. `announce` is told when a life is ready to work,
     `on_progress` how far the recovery before that is. Raises AppUnusable, StoreUnavailable, RecoveryFailed."""
-    clock, reporter = clock or SystemClock(), reporter or Reporter()
+    clock, reporter = SystemClock(), Reporter()
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.set_threshold(YOUNG_OBJECTS)
     with Signals() as signals, ExitStack() as stack:

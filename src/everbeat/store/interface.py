@@ -16,7 +16,7 @@ from everbeat.model.event import Event, EventInfo
 from everbeat.model.flow import NewWorkflow, NodeInfo, NodeResult, WorkflowChange, WorkflowInfo, WorkflowStatus
 from everbeat.model.integrity import Checkpoint, IntegrityResult, Rescue
 from everbeat.model.order import Order
-from everbeat.model.recovery import Orphan, OrphanClass, RecoveryReport, Settlement, Verdict
+from everbeat.model.recovery import RECOVERY_ACTOR, Orphan, OrphanClass, RecoveryReport, Settlement, Verdict
 from everbeat.model.retention import Bite, Cut, Kept
 from everbeat.model.session import Look, Suspect
 from everbeat.model.state import TaskStatus
@@ -236,9 +236,7 @@ class Store(Site, Protocol):
     def surely_owned_by(self, worker_id: str) -> list[Claim]:
         """All of it, once no flush of this worker is still being committed: after one whose answer was lost."""
 
-    def recover(
-        self, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = "system/recovery"
-    ) -> list[Settlement]:
+    def recover(self, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = RECOVERY_ACTOR) -> list[Settlement]:
         """Apply verdicts on orphans under their fence; each with its history, attempt and event. One that can not be
         written is `Unsettled` and does not stop the others; one whose lease is not over is `Leased`."""
 
@@ -255,7 +253,7 @@ class Store(Site, Protocol):
     def count_orphans(self) -> int: ...
 
     def recover_suspected(
-        self, suspect: Suspect, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = "system/recovery"
+        self, suspect: Suspect, verdicts: Sequence[tuple[Orphan, Verdict]]
     ) -> list[Settlement] | None:
         """The same for tasks of a worker that has lost its session. None: it has it again, or has beaten, or somebody
         else sees to it; nothing was changed."""
@@ -267,9 +265,7 @@ class Store(Site, Protocol):
         """The next so many tasks of one owner, by class. Without those that hold an exclusive key or are to be
         cancelled, which are seen to alone."""
 
-    def recover_classes(
-        self, verdicts: Sequence[tuple[OrphanClass, Verdict]], *, actor: str = "system/recovery"
-    ) -> list[bool]:
+    def recover_classes(self, verdicts: Sequence[tuple[OrphanClass, Verdict]]) -> list[bool]:
         """Apply a verdict to all tasks of a class, or, if one of them has moved or can not be written, to none."""
 
     def take_role(self, role: str, worker_id: str, *, lease_us: int) -> bool:

@@ -115,14 +115,14 @@ class Sessions(Recovering):
         return frozenset(worker_id for worker_id, _, _, holds in rows if holds)
 
     def recover_suspected(
-        self, suspect: Suspect, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = "system/recovery"
+        self, suspect: Suspect, verdicts: Sequence[tuple[Orphan, Verdict]]
     ) -> list[Settlement] | None:
         def write(verdicts: Sequence[tuple[Orphan, Verdict]], hurries: bool) -> list[Settlement]:
             with self.database.write("recover", hurries=hurries) as tx:
                 lease = f"lease/{suspect.worker_id}"
                 if not tx.try_lock(lease) or tx.one(UNBEATEN, (suspect.worker_id, suspect.beat_seq)) is None:
                     raise _NoSuspect
-                settlements = recovering.recover(tx, verdicts, actor=actor)
+                settlements = recovering.recover(tx, verdicts)
                 again = self._note_recovered(tx, settlements, verdicts)
             self._tell(tx, again)
             self.bells.ring_owners([suspect.worker_id])

@@ -3,7 +3,16 @@
 from collections.abc import Sequence
 from itertools import compress
 
-from everbeat.model.recovery import Leased, Orphan, OrphanClass, RecoveryReport, Settlement, Unsettled, Verdict
+from everbeat.model.recovery import (
+    RECOVERY_ACTOR,
+    Leased,
+    Orphan,
+    OrphanClass,
+    RecoveryReport,
+    Settlement,
+    Unsettled,
+    Verdict,
+)
 from everbeat.model.session import Suspect
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim
@@ -73,9 +82,7 @@ class Recovering(Base):
         with self.database.read() as tx:
             return recovering.count_orphans(tx)
 
-    def recover(
-        self, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = "system/recovery"
-    ) -> list[Settlement]:
+    def recover(self, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = RECOVERY_ACTOR) -> list[Settlement]:
         def write(verdicts: Sequence[tuple[Orphan, Verdict]], hurries: bool) -> list[Settlement]:
             with self.database.write("recover", hurries=hurries) as tx:
                 free = leasing.are_free(tx, verdicts)
@@ -103,7 +110,7 @@ class Recovering(Base):
         return None
 
     def recover_suspected(
-        self, suspect: Suspect, verdicts: Sequence[tuple[Orphan, Verdict]], *, actor: str = "system/recovery"
+        self, suspect: Suspect, verdicts: Sequence[tuple[Orphan, Verdict]]
     ) -> list[Settlement] | None:
         """Where there are no sessions nobody is suspected."""
         return None
@@ -116,12 +123,10 @@ class Recovering(Base):
         with self.database.read() as tx:
             return classes.classes_of(tx, owner, after=after, limit=limit)
 
-    def recover_classes(
-        self, verdicts: Sequence[tuple[OrphanClass, Verdict]], *, actor: str = "system/recovery"
-    ) -> list[bool]:
+    def recover_classes(self, verdicts: Sequence[tuple[OrphanClass, Verdict]]) -> list[bool]:
         try:
             with self.database.write("recover") as tx:
-                written = [classes.try_class(tx, orphans, verdict, actor) for orphans, verdict in verdicts]
+                written = [classes.try_class(tx, orphans, verdict, RECOVERY_ACTOR) for orphans, verdict in verdicts]
         except Locked:
             return [False] * len(verdicts)
         self.bells.ring_workers(None)
