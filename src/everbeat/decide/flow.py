@@ -70,8 +70,8 @@ def turn_of(node: Waiting, condition: str | None = None, results: Mapping[int, b
 
 
 def _in_vain(node: Waiting) -> Turn:
-    """Too few inputs are left. Where none of them failed, they were not wanted: neither is this one. That none did is
-    known when all have ended: otherwise it would depend on which came first."""
+    """Too few inputs are left to meet its need. If none failed, all that are missing were skipped, and so is this node.
+    Whether one failed is known only when all have ended; before that the answer would depend on their order."""
     if not node.failed and node.left:
         return WAIT
     if not node.failed:

@@ -24,26 +24,25 @@ def is_overdue(worker: WorkerInfo, threshold_ms: int, *, store_healthy_for_us: i
 
 def is_elsewhere(worker: WorkerInfo, *, now_us: int, booted_at_us: int) -> bool:
     """Whether a worker of another kernel seems to be alive: it has beaten of late, after this kernel was started, so it
-    is not what an earlier boot of this machine left (PROTOCOL 17). A beat in the future is that of a clock which was
-    wrong."""
+    is not what an earlier boot of this machine left (PROTOCOL 17). A beat in the future comes from a wrong
+    clock."""
     beat_us, interval_us = round(worker.last_beat_at.timestamp() * 1_000_000), worker.beat_interval_ms * 1000
     is_fresh = -interval_us < now_us - beat_us < MISSED_BEATS * interval_us
     return not worker.same_clock and is_fresh and beat_us > booted_at_us
 
 
 def gap_us(beat_interval_ms: int) -> int:
-    """Between two beats of one worker lies no more than this, unless something stood still. A beat more and it still is
-    no more than three, so a worker whose beats fell into a gap that nobody noticed is not yet overdue."""
+    """The longest pause between two beats of a worker for which nothing stood still. One beat more is at most three
+    intervals, so a worker that lost beats in a pause which went unnoticed is not overdue yet."""
     return beat_interval_ms * 1500 + min(1_000_000, beat_interval_ms * 500)
 
 
 def is_outage(last_write_us: int, now_us: int, beats: Iterable[tuple[int, int]]) -> bool:
-    """Whether the time since the last beat of anybody is too long to be nobody's turn.
+    """Whether somebody should have beaten since the last beat that was written, and could not.
 
     `beats` are the last beat (microseconds) and the interval (milliseconds) of every worker that counts as alive. Only
-    those count that were on time when the last beat was written. So one sick worker that beats late, while others do
-    not, is no outage; nor is the pause between two burst workers, when those who should have beaten in it were silent
-    long before: neither can postpone the judgement of a third for ever.
+    workers that were still on time when the last beat was written are asked. So neither one sick worker that beats late
+    nor the pause between two burst workers is an outage, and neither can postpone the judgement of a third for ever.
     """
     waited = now_us - last_write_us
     return any(

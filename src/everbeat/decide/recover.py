@@ -41,8 +41,8 @@ _LARGEST = 1 << 62
 
 
 def class_of(orphan: Orphan) -> Hashable:
-    """Orphans of one class get the same verdict: everything about them that may matter is equal (PROTOCOL 39). So they
-    do if nothing can be decided about them."""
+    """Orphans of one class get the same verdict: everything that may matter about them is equal (PROTOCOL 39).
+    If nothing can be decided about one of them, that is so for all."""
     claim = orphan.claim
     return orphan.cause, orphan.evidence, type(claim.id), type(claim.fence), _class_of_claim(claim)
 
@@ -60,7 +60,8 @@ def flaw_of(claim: Claim) -> str | None:
 
 
 def recovery_for(orphan: Orphan, recovery: RecoveryPolicy, *, jitter: float) -> Verdict:
-    """The verdict on one orphan. `jitter` is a random number in [0, 1). One whose end was asked for has ended."""
+    """The verdict on one orphan. `jitter` is a random number in [0, 1). A task that was to be cancelled is not run
+    again."""
     verdict = _verdict_on(orphan, recovery, jitter)
     return instead_of_another_run(verdict) if orphan.claim.cancel_requested else verdict
 

@@ -72,7 +72,7 @@ def put_in(args: bytes, places: Sequence[Place], values: Mapping[Named, bytes]) 
 
 
 def put_in_each(several: Sequence[bytes], places: Sequence[Place], values: Mapping[Named, bytes]) -> list[bytes | None]:
-    """The same for all arguments that have these places. None: of one that a value is missing for, or a place in."""
+    """`put_in` for many arguments with the same places. None for each that lacks a value or a place."""
     if len(places) != 1:
         return [_put_in_if_possible(args, places, values) for args in several]
     ((at, named),) = places  # nearly all, and by the thousand
@@ -102,8 +102,8 @@ def put_some_in(args: bytes, places: Sequence[Place], values: Mapping[Named, byt
 
 
 def leave_out(args: bytes, places: Sequence[Place], absent: Collection[Named]) -> tuple[bytes, list[Place]]:
-    """The arguments without elements of lists that do not exist, and the places that are left. What stands alone, as an
-    argument or in an object, is null then."""
+    """The arguments without the values that are `absent`, and the places that are left. An absent element of a list is
+    removed; an absent argument or member of an object stays null."""
     kept = bytearray()
     left: list[Place] = []
     done = 0

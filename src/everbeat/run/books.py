@@ -154,7 +154,7 @@ class Books:
         return any(ending.claim.workflow_id not in workflows for ending in self._endings)
 
     def has_nodes(self, least: int, besides: Set[str]) -> bool:
-        """So many tasks have ended, or more, for the next flush, that are nodes of other workflows than these."""
+        """Whether at least so many of the endings for the next flush are nodes of workflows other than `besides`."""
         if len(self._endings) < least:
             return False
         others = {None, *besides}
@@ -166,8 +166,8 @@ class Books:
         self, number: int, starts: Sequence[Claim], room: Room, *, row_by_row: bool = False,
         besides: Set[str] = frozenset(),
     ) -> Flush:  # fmt: skip
-        """All of it, to be written at once; but for what is set apart, and what has ended in these workflows. Where
-        something is set apart, other locks are likely."""
+        """Everything that is to be written now, except what is set apart and the endings in the workflows `besides`. It
+        hurries if something is set apart: then other locks are likely."""
         mine, left = self._endings, list[Ending]()
         if besides:
             mine = [one for one in self._endings if one.claim.workflow_id not in besides]
@@ -193,7 +193,8 @@ class Books:
         self._reports = page.reports | self._reports
 
     def set_apart(self, now: int) -> bool:
-        """A lock was in the way of a page: that of a workflow, if there is one on it, and then it is no longer."""
+        """A lock was in the way of a page, probably that of a workflow: take its endings of workflows off it. False:
+        there were none."""
         before, self._endings, self._kept = self._endings, self.apart.take(self._endings, now), 0
         return len(self._endings) < len(before)
 

@@ -281,8 +281,8 @@ def _content(worker_id: str, host: Host) -> bytes:
 
 
 def _holder(fd: int) -> int | None:
-    """The pid that locks any byte of the file (0 when it can not be seen from this pid namespace); None if nobody;
-    WHOLE_FILE if somebody has seized it, which nobody can whose worker or child is alive."""
+    """The pid that locks any byte of the file (0 when it can not be seen from this pid namespace); None if nobody does;
+    WHOLE_FILE if somebody has seized it, which is possible only once the worker and all its children are gone."""
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, length, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
     if kind == fcntl.F_UNLCK:

@@ -45,7 +45,7 @@ class Database(Protocol):
 
 
 class Columns(Sequence[Row]):
-    """Rows, made of what stands in each of their places: they are written so, and by the thousand."""
+    """Rows that are kept as columns, because that is how thousands of them are written."""
 
     __slots__ = ("columns",)
     __hash__ = None  # type: ignore[assignment]
@@ -104,7 +104,8 @@ class Transaction(Protocol):
 
     @property
     def moment(self) -> int | None:
-        """The same, as far as it is known without asking. A statement that is given None takes the database's time."""
+        """`now`, or None while it is not known without asking the database: a statement that is given None for a time
+        takes the database's own."""
 
     @property
     def mono(self) -> int:
@@ -141,8 +142,8 @@ class Transaction(Protocol):
     def foresee(
         self, sql: str, queues: Collection[str] | None, names: Sequence[str], wants: Callable[[str], int]
     ) -> None:
-        """`kinds` of these will be asked for next, and the first tasks of each, `ahead`, so many of a name. Whatever is
-        changed before is seen all the same."""
+        """Next, `kinds` will be called with these queues and names, then `ahead` for the first tasks of each kind:
+        `wants` says how many of a name. What is changed in between is seen all the same."""
 
     def run(self, sql: str, values: Any = ()) -> int:
         """How many rows were changed."""
@@ -176,16 +177,16 @@ class Transaction(Protocol):
         """Queue and name of ready tasks, of those that are asked for (None: any queue), in order."""
 
     def ahead(self, sql: str, values: Sequence[Any], few: int) -> Iterator[Sequence[Row]]:
-        """Of the tasks that this finds, those that nobody else is about to take, by priority and seq, which come first
-        in their rows, some at a time. About so many are wanted; no more are read before the next are asked for. Rows of
-        `claiming.READY` may be short, all that come at a time."""
+        """The tasks that this finds and that nobody else is about to take, by priority and seq (the first two columns),
+        a page at a time. About `few` are wanted; a page is read only when it is asked for. The rows of a page of
+        `claiming.READY` may all be short (see `unsound.SHORT`)."""
 
     def lock(self, name: str) -> None:
         """Whoever else wants this name waits until the end of this transaction."""
 
     def lock_tasks(self, seqs: Iterable[int]) -> None:
-        """The same for rows of tasks. Who changes several of them one after the other locks them first: all do so in
-        one order, and nobody waits for somebody who waits for him."""
+        """The same for rows of tasks. To be called before several tasks are changed one after the other: everybody
+        locks them in one order, so that no two transactions wait for each other."""
 
     def among(self, sql: str, values: Sequence[Any], wanted: Sequence[Any]) -> list[Row]:
         """All that a statement with `IN ({marks})` finds, after these values, for any number of those wanted."""
@@ -196,8 +197,8 @@ class Transaction(Protocol):
         """Change them, `soon`."""
 
     def change_and_record(self, change: str, records: Sequence[str], values: Mapping[str, Any]) -> int:
-        """Change tasks, and add what `records` say of each of them, INSERTs from `changed`; how many tasks. These may
-        name only columns that the change lets be, and that it returns."""
+        """Change tasks and add records of each of them; how many tasks. `records` are INSERTs that select from
+        `changed`: only columns that the change returns and does not alter."""
 
     def all(self, sql: str, values: Any = ()) -> list[Row]: ...
 

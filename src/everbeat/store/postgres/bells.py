@@ -69,8 +69,8 @@ class Bell:
     def __init__(
         self, board: "Switchboard", *, word: Word | None = None, concerns: Callable[[Word], bool] | None = None
     ) -> None:
-        """For one word, or for each that `concerns` says. A busy store says thousands in a second: who waits for one is
-        not asked about the others."""
+        """Rings for one word, or for every word that `concerns` accepts. A busy store sends thousands in a second, so a
+        bell for one word is found by it and never asked."""
         self._board = board
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_stop = False
@@ -236,7 +236,7 @@ class Ringer:
             self.send()
 
     def take(self, words: Collection[Word], pause: float) -> list[Said]:
-        """What is to be said now, by the caller. Nothing, if too little time has passed: then it is to be rung."""
+        """The messages that the caller has to send now. None if it is too soon after the last: then call `ring`."""
         if self._due_at is not None:
             return []
         with self._lock:

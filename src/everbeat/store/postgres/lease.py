@@ -139,7 +139,7 @@ def lease_of(scope: str, worker_id: str) -> str:
 
 
 def name_of(worker_id: str) -> str:
-    """Of its session: as much of the end of its id as fits, because what tells ids apart is there; in the letters that
-    the server leaves as they are."""
+    """The application_name of its session: as much of the end of its id as fits, because ids differ at their end,
+    without the characters that the server would replace."""
     plain = "".join(letter if " " < letter < "\x7f" else "?" for letter in worker_id)
     return PREFIX + plain[-(LONGEST_NAME - len(PREFIX)) :]

@@ -58,8 +58,8 @@ class LimitedConnection(psycopg.Connection[Row]):
         return super().wait(self._for_a_while(gen), *args, **options)
 
     def hear(self) -> "psycopg.pq.abc.PGresult":
-        """The answer to the one statement that was sent. As `wait`, with nothing between us and the socket: a sender
-        alone has as much to do with generators as with all the rest."""
+        """The answer to the one statement that was sent. Like `wait`, but without generators, which cost a single
+        sender as much as all the rest of its work."""
         pgconn, poll, answer = self.pgconn, self.poll, None
         give_up = time.monotonic() + self._patience
         while True:

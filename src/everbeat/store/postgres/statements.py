@@ -87,8 +87,8 @@ def keys(wanted: Sequence[Any]) -> list[Any]:
 
 @lru_cache(maxsize=16)
 def all_or_error(sql: str) -> str:
-    """A change that fails if it changes another number of rows than is said behind its values: what is sent behind it,
-    the commit too, is not done then, and nobody has to wait for its answer."""
+    """A change that fails unless it changes exactly as many rows as its last value says. Whatever was sent behind it,
+    the commit too, is then not done, so nobody has to wait for its answer."""
     return f"WITH changed AS ({translate(sql)} RETURNING 1) SELECT 1 / (count(*) = %s)::int FROM changed"
 
 

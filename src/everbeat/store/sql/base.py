@@ -18,11 +18,11 @@ class Base:
 
     @property
     def location(self) -> str:
-        """Said by what knows the place of the store, which comes before this in every store."""
+        """Overridden by the site of each store, which comes first among its bases."""
         raise NotImplementedError
 
     def _who_serves(self) -> dict[str, living.Served]:
-        """Asked by bells, which never fail: whoever is not known is woken for everything."""
+        """For bells, which must not fail: a worker that is missing here is woken for everything."""
         try:
             with self.database.read() as tx:
                 return dict(living.served(tx))
@@ -30,7 +30,8 @@ class Base:
             return {}
 
     def _note_ends(self, tx: Transaction, ends: Iterable[tuple[Settlement, Claim, Verdict]]) -> set[Kind]:
-        """Before the commit: whoever waits for what has ended may be told with it. What is ready again."""
+        """Note in the transaction which tasks have ended, so that those who wait for them can be woken with the commit.
+        Returns the kinds of tasks that are ready again."""
         again: set[Kind] = set()
         for settlement, claim, verdict in ends:
             if verdict.change is Change.COMPLETE and type(settlement) is Settled:  # nearly all
@@ -45,7 +46,7 @@ class Base:
     def _note_settled(
         self, tx: Transaction, endings: Sequence[Ending], settlements: Sequence[Settlement]
     ) -> Collection[Kind]:
-        """The same, of a flush: where all of it are results that were stored, one by one costs too much."""
+        """`_note_ends` for a flush, with a shortcut for the usual one: all of it are results, and all were stored."""
         if isinstance(settlements, AllStored):
             tx.done.update(settlements.ids)
             return ()
@@ -53,7 +54,7 @@ class Base:
         return self._note_ends(tx, ((one, ending.claim, ending.verdict) for one, ending in ends))
 
     def _tell(self, tx: Transaction, again: Collection[Kind] = ()) -> None:
-        """After it: wake those who wait for what has ended, and workers for what is ready."""
+        """After the commit: wake those who wait for what has ended, and workers for what is ready."""
         if tx.done:
             self.bells.ring_waiters(tx.done)
         if tx.wakes or again:

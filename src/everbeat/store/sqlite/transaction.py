@@ -118,8 +118,8 @@ class SQLiteTransaction:
         return leap(self, queues, names)
 
     def ahead(self, sql: str, values: Sequence[Any], few: int) -> Iterator[Sequence[Row]]:
-        """Read some at a time: short as long as that is enough, then whole, both without a call of Python for each text
-        in them; from a text on that is not UTF-8, as every other row is."""
+        """Read page by page in the cheapest way that works, and go on in the next from where it fails: short rows, then
+        whole rows, both with texts decoded by SQLite's module itself, then whole rows with texts that are not UTF-8."""
         seen = 0
         for statement, texts in ((SHORT[sql], str), (sql, str), (sql, self._connection.text_factory)):
             rows = self._connection.execute(f"{statement} ORDER BY priority, seq LIMIT -1 OFFSET ?", (*values, seen))
@@ -131,8 +131,8 @@ class SQLiteTransaction:
                 seen += len(found)
 
     def _fetch(self, rows: sqlite3.Cursor, few: int, texts: Callable[..., str], *, is_short: bool) -> list[Row] | None:
-        """None: a text is not as it should be, or a row can not be given short. Of those the first is looked at before
-        the others are read: nodes of a fan are ready by the thousand."""
+        """None: a text is not UTF-8, or a row can not be given short. The first short row is read alone: where
+        thousands of a kind can not be short, no page of them is read in vain."""
         connection, tolerant = self._connection, self._connection.text_factory
         connection.text_factory = texts
         try:

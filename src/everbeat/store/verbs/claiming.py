@@ -46,7 +46,7 @@ SELECT {", ".join(unsound.COLUMNS)}
   FROM everbeat_tasks
  WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name = ?"""
 
-# The same, of plain rows no more than what they are claimed with; of others as much, and that they are not plain.
+# The same, but only the columns that a plain row is claimed with, and whether the row is plain.
 SHORT_READY = READY.replace(
     ", ".join(unsound.COLUMNS), f"{', '.join(unsound.COLUMNS[: unsound.SHORT])}, {unsound.IS_PLAIN}"
 )
@@ -133,8 +133,8 @@ def begin_leases(tx: Transaction, worker_id: str, claims: Iterable[Claim]) -> No
 
 
 def restarted_after(tx: Transaction, claims: Iterable[Claim]) -> Iterator[float]:
-    """How long ago those were recovered that run for the first time since: the recovery and the claim each raised the
-    fence."""
+    """For each of these that runs for the first time since it was recovered: how long ago that was. The recovery and
+    the claim each raised the fence."""
     again = {(claim.id, claim.fence - 2) for claim in claims if claim.fence > 2}
     for task_id, fence, at in tx.among(RECOVERED, (), [task_id for task_id, _ in again]):
         if (task_id, fence) in again:

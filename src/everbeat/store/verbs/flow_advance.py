@@ -289,7 +289,7 @@ def following(ended: Sequence[int]) -> str:
 
 
 def _each_once(waiting: list[Alike]) -> list[Alike]:
-    """One that some of its inputs completed for and some failed is counted down for all of them together."""
+    """A node of whose inputs some completed and some failed is found twice: count it down once, for all of them."""
     if len(waiting) == 1 or len({node for one in waiting for node in one.nodes}) == sum(len(w.nodes) for w in waiting):
         return waiting
     facts: dict[int, Row] = {}
@@ -346,7 +346,7 @@ def _settle(tx: Transaction, flow: FlowRow) -> None:
 
 
 def _pause_around(tx: Transaction, flow: FlowRow) -> None:
-    """An element of a map has failed: to the workflow around it that is a node of its own that did."""
+    """An element of a map has failed. For the workflow around the map that is the failure of one of its own nodes."""
     around = None if flow.parent_id is None else find(tx, flow.parent_id)
     if around is None or around.on_error is not OnError.PAUSE or around.status is not WorkflowStatus.RUNNING:
         return

@@ -33,7 +33,8 @@ STATUSES = frozenset(NodeStatus)
 def complete(
     tx: Transaction, claims: Sequence[Claim], endings: Sequence[Ending], settlements: Sequence[Settlement]
 ) -> None:
-    """Those of plain tasks are complete, and cost nothing here. `endings` were settled just now."""
+    """Put results into the arguments of nodes. Those of plain tasks are complete already. `endings` were settled just
+    now."""
     by_workflow: defaultdict[str, list[Claim]] = defaultdict(list)
     for claim in claims:
         if claim.refs is not None and claim.workflow_id is not None:
@@ -43,7 +44,7 @@ def complete(
 
 
 def questions(workflow_id: str, ended: Sequence[Claim]) -> Iterator[Question]:
-    """What others will take that take what these took, if it was one and the same: that had ended long before."""
+    """If all of these took the same results, ask for these again: what is claimed next probably takes them, too."""
     (refs, *others) = {claim.refs for claim in ended}
     if others or refs is None or len(refs) > splice.SHORT:
         return
@@ -102,7 +103,8 @@ def _loaded(stored: str | None) -> Sequence[splice.Place] | None:
 
 
 def _as_json(row: Row) -> bytes:
-    """Its result, or that there is none: of a node around the workflow, whose own node was started with its failure."""
+    """Its result as JSON, or its failure: a node around this workflow may have failed, and the workflow was started all
+    the same."""
     _, name, status, task_id, result, code, message = row
     if status == NodeStatus.COMPLETED and result is not None:
         return bytes(result)

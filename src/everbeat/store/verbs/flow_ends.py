@@ -42,7 +42,7 @@ SELECT workflow_id, node, status, CASE WHEN result IS NULL THEN 0 ELSE 1 END, er
 
 
 def lock(tx: Transaction, workflow_ids: Iterable[str | None]) -> Roots:
-    """Let nobody else change these until the end of the transaction. What is no text is the id of none."""
+    """Let nobody else change these until the end of the transaction. Values that are no text are ids of no workflow."""
     wanted = {workflow_id for workflow_id in workflow_ids if isinstance(workflow_id, str)}
     if not wanted:
         return {}
@@ -50,9 +50,10 @@ def lock(tx: Transaction, workflow_ids: Iterable[str | None]) -> Roots:
 
 
 def announce(tx: Transaction, claims: Sequence[Claim]) -> bool:
-    """What is asked first when these have results. Of several workflows, one may change another. Whether
-    what will be claimed is not known before: the next node of a chain is what follows from this one. Where several have
-    ended at once others like them are ready, most of the time, and take the results that these took."""
+    """Announce the questions that will be asked when these have results. Of several workflows only the lock: what ends
+    in one may change another. Returns whether what will be claimed depends on what follows now, as in a chain. Where
+    several nodes have ended at once it does not, most of the time: others like them are ready already, and take the
+    results that these took."""
     ended = [claim for claim in claims if claim.workflow_id is not None]
     workflow_ids = sorted({claim.workflow_id for claim in ended if claim.workflow_id is not None})
     if workflow_ids:
@@ -85,7 +86,7 @@ def follow_results(tx: Transaction, roots: Roots, claims: Iterable[Claim]) -> No
 
 
 def follow(tx: Transaction, roots: Roots, seqs: Sequence[int]) -> None:
-    """Those of these tasks that have ended are ended nodes: all that follows from it."""
+    """End the nodes of those of these tasks that have ended, and do all that follows from it."""
     if not roots:
         return
     trees: dict[str, Ends] = {}

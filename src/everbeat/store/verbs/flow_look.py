@@ -80,7 +80,7 @@ def workflows(
 
 
 def with_waits(tx: Transaction, found: Sequence[WorkflowInfo]) -> list[WorkflowInfo]:
-    """The same, and what those that are RUNNING wait for: nobody else goes on with what is paused inside of them."""
+    """The same workflows; of those that are RUNNING, also which paused workflow inside of them they wait for."""
     running = [info.id for info in found if info.status is WorkflowStatus.RUNNING]
     paused: dict[str, str | None] = dict(tx.among(PAUSED_INSIDE, (), running))
     return [replace(info, waiting_for=_paused(by)) if (by := paused.get(info.id)) else info for info in found]

@@ -95,7 +95,8 @@ class Started:
 
 
 def enqueue(tx: Transaction, flow: FlowRow, nodes: Sequence[int] | None) -> list[Started | NodeEnd]:
-    """Those of these nodes that may start; None: all. What has ended at once is to be seen to first: then ask again."""
+    """Start those of these nodes that may start; None: of all. If it returns ends, see to them first and call it
+    again."""
     ready = tx.all(ALL_READY, (flow.id,)) if nodes is None else tx.among(READY, (flow.id,), sorted(nodes))
     if not ready:
         return []
@@ -114,8 +115,8 @@ def enqueue(tx: Transaction, flow: FlowRow, nodes: Sequence[int] | None) -> list
 
 
 def is_plain(kind: str, takes: int, is_lenient: int) -> bool:
-    """Nothing has to be looked at before it is enqueued: it is a task that takes one result at most, and a single one
-    is as large as its task was allowed to make it. The results of one that can do without them may be missing."""
+    """Whether a node can be enqueued without a look at what it takes: it is a task that takes at most one result, which
+    can not be too large by itself. A lenient node may take none: its results may be missing."""
     return kind == NodeKind.TASK and takes <= (0 if is_lenient else 1)
 
 

@@ -62,8 +62,8 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
 
 
 def _announce(tx: Transaction, wanted: Flush) -> None:
-    """What a flush asks and changes in any case. When the next task is due may be changed by what it settles, unless
-    that is results; what is ready also by results, if they are those of nodes."""
+    """Announce what a flush asks and changes in any case. If it settles only results, the next due task can be asked
+    for beforehand; what is ready only if these are not results of nodes, which may make others ready."""
     if not tx.is_far:
         return
     tx.expect((STANDING, (wanted.worker_id,)), (LIMITS, ()))

@@ -104,8 +104,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 def settle(
     tx: Transaction, endings: Sequence[Ending], roots: flow_ends.Roots, *, row_by_row: bool = False
 ) -> Sequence[Settlement]:
-    """`roots`: those of their workflows, locked. Who settles hands the exclusive keys over. `row_by_row`: a workflow
-    that makes no sense does not keep the outcome from being stored."""
+    """`roots`: of their workflows, which are locked. The caller hands over exclusive keys. `row_by_row`: the outcome is
+    stored even if the workflow of the task makes no sense."""
     all_results = are_results(endings)
     results = endings if all_results else [e for e in endings if e.verdict.change is Change.COMPLETE]
     all_stored = tx.many(COMPLETE, completed(tx, results)) == len(results)
@@ -150,7 +150,8 @@ def keys_of_ended(wanted: Flush) -> set[str | None]:
 def _settle_one(
     tx: Transaction, ending: Ending, records: Records, *, made: Change | None, is_stored: bool
 ) -> Settlement:
-    """`made` of it, if it is no result and its task had not moved; `is_stored`: every result is."""
+    """`made`: what was written for an ending without a result, None if its task had moved. `is_stored`: all results of
+    this flush were."""
     claim, verdict = ending.claim, ending.verdict
     is_result = verdict.change is Change.COMPLETE
     if made is not None:

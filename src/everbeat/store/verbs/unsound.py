@@ -28,8 +28,8 @@ COLUMNS = (
 )  # fmt: skip
 """Of a row that is to be claimed, in its order."""
 SHORT = 10
-"""So many of them are all that differs in plain rows of one kind, which may be given short: these, and that the row is
-plain."""
+"""Plain rows of one kind differ only in the first so many columns. Such a row may be given short: those columns, and a
+last one that says whether it is plain."""
 COUNTERS, WAITS = range(12, 17), range(17, 19)
 """Where nothing has failed, these are 0; where nothing is waited for, those are NULL."""
 IS_PLAIN = f"""coalesce({" AND ".join(f"{COLUMNS[at]} = 0" for at in COUNTERS)}
