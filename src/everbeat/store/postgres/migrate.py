@@ -53,14 +53,7 @@ def upgrade(database: PostgresDatabase) -> schema.Found:
 
 def sql(found: int | None) -> str:
     """What `upgrade` or `create` would run, for people."""
-    todo = schema.missing(found)
-    lines = [f"-- step {step.version:04}\n{translate_schema(step.script)}" for step in todo]
-    if found is None:
-        lines.append(schema.set_meta("store_id", str(uuid.uuid4())))
-    if todo:
-        lines.append(schema.set_meta(schema.MIN_READER, str(schema.min_reader())))
-        lines.append(schema.set_meta(schema.VERSION, str(schema.newest())))
-    return "\n".join(lines)
+    return schema.migration(found, translate_schema)
 
 
 def _patiently(

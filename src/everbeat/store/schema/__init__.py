@@ -6,7 +6,8 @@ once no worker is left that knows less than schema N.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
@@ -126,6 +127,18 @@ def read(store: str, rows: Iterable[Sequence[Any]]) -> Found:
     return Found(int(said[VERSION]), int(said.get(MIN_READER, said[VERSION])))
 
 
-def set_meta(key: str, value: str) -> str:
-    """For people."""
+def migration(found: int | None, say: Callable[[str], str] = str) -> str:
+    """What brings a store from there to the newest schema, as SQL for people. `say` puts a step into the words of the
+    database."""
+    todo = missing(found)
+    lines = [f"-- step {step.version:04}\n{say(step.script)}" for step in todo]
+    if found is None:
+        lines.append(_set_meta("store_id", str(uuid.uuid4())))
+    if todo:
+        lines.append(_set_meta(MIN_READER, str(min_reader())))
+        lines.append(_set_meta(VERSION, str(newest())))
+    return "\n".join(lines)
+
+
+def _set_meta(key: str, value: str) -> str:
     return SET_META.replace("(?, ?)", f"('{key}', '{value}')") + ";"

@@ -22,15 +22,8 @@ def found_in(database: SQLiteDatabase) -> schema.Found | None:
 
 def sql(found: int | None) -> str:
     """What `upgrade` or `create` would run, for people."""
-    todo = schema.missing(found)
-    lines = [f"-- step {step.version:04}\n{step.script}" for step in todo]
-    if found is None:
-        lines.insert(0, "PRAGMA journal_mode=WAL;")
-        lines.append(schema.set_meta("store_id", str(uuid.uuid4())))
-    if todo:
-        lines.append(schema.set_meta(schema.MIN_READER, str(schema.min_reader())))
-        lines.append(schema.set_meta(schema.VERSION, str(schema.newest())))
-    return "\n".join(lines)
+    said = schema.migration(found)
+    return f"PRAGMA journal_mode=WAL;\n{said}" if found is None else said
 
 
 def upgrade(database: SQLiteDatabase) -> schema.Found:
