@@ -31,7 +31,7 @@ from everbeat.errors import (
 from everbeat.handle import TaskHandle
 from everbeat.model.flow import NodeFailure, NodeInfo, NodeStatus, OnError, WorkflowInfo, WorkflowStatus
 from everbeat.model.integrity import IntegrityResult
-from everbeat.model.recovery import RecoveryReport
+from everbeat.model.report import RecoveryReport
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import TaskInfo
 from everbeat.model.worker import StaleWorker, WorkerHeartbeatStatus

@@ -13,7 +13,7 @@ from everbeat.config.checks import number
 from everbeat.errors import TaskNotFound
 from everbeat.ids import name_problem
 from everbeat.model.integrity import IntegrityResult
-from everbeat.model.recovery import Progress, RecoveryReport
+from everbeat.model.report import Progress, RecoveryReport
 from everbeat.model.worker import StaleWorker, WorkerHeartbeatStatus
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.by_hand import Command, HandWorker, send
 
-from everbeat.model.recovery import DeadWorker, RecoveredTask, RecoveryReport
+from everbeat.model.report import DeadWorker, RecoveredTask, RecoveryReport
 from everbeat.store.interface import Store
 
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from everbeat.model.recovery import DeadWorker, RecoveredTask, RecoveryReport
+from everbeat.model.report import DeadWorker, RecoveredTask, RecoveryReport
 from everbeat.report.text import Column, ago, banner, clean, plain, recovery_line, span, table
 
 NOON = datetime(2024, 1, 15, 12, 0, 0, tzinfo=UTC)

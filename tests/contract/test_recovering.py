@@ -25,19 +25,8 @@ from tests.words import (
 )
 
 from everbeat.decide.recover import recovery_for
-from everbeat.model.recovery import (
-    Cause,
-    DeadWorker,
-    Orphan,
-    RecoveredTask,
-    RecoveryPolicy,
-    RecoveryReport,
-    Settled,
-    Superseded,
-    Undecided,
-    Unsettled,
-    Verdict,
-)
+from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy, Settled, Superseded, Unsettled, Verdict
+from everbeat.model.report import DeadWorker, RecoveredTask, RecoveryReport, Undecided
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim
 from everbeat.store.interface import Store

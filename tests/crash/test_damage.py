@@ -20,7 +20,7 @@ from tests.crash.conftest import MakeYard
 from tests.crash.yard import APPS, FAST, Worker, Yard
 
 from everbeat import TaskStatus
-from everbeat.model.recovery import RecoveryReport
+from everbeat.model.report import RecoveryReport
 
 NOBODY = 65534
 

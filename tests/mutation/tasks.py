@@ -14,7 +14,8 @@ from everbeat.decide.recover import LOSSES
 from everbeat.decide.room import Room
 from everbeat.decide.stop import instead_of_another_run
 from everbeat.errors import StoreUnavailable
-from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy, RecoveryReport, Verdict
+from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy, Verdict
+from everbeat.model.report import RecoveryReport
 from everbeat.model.retention import Kept
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim

@@ -11,7 +11,7 @@ import pytest
 from everbeat.clock import SystemClock
 from everbeat.config import AppConfig, PostgresConfig, SQLiteConfig
 from everbeat.errors import StoreUnavailable
-from everbeat.model.recovery import RecoveryReport
+from everbeat.model.report import RecoveryReport
 from everbeat.report.log import Reporter
 from everbeat.run.crew import Crew
 from everbeat.run.entry import Entry

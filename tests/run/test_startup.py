@@ -14,7 +14,7 @@ from tests.words import VirtualClock, a_policy, a_worker, enqueue, register
 
 from everbeat.config import RecoveryConfig
 from everbeat.errors import RecoveryFailed
-from everbeat.model.recovery import Progress, RecoveryReport
+from everbeat.model.report import Progress, RecoveryReport
 from everbeat.model.worker import Host
 from everbeat.report.log import Reporter
 from everbeat.run import recovery as recovery_module

@@ -14,7 +14,7 @@ from tests.damage import damage_index, shuffle_table, wreck_index, wreck_schema,
 from tests.words import a_task, enqueue
 
 from everbeat.errors import StoreDamaged, StoreUnavailable
-from everbeat.model.recovery import RecoveryReport
+from everbeat.model.report import RecoveryReport
 from everbeat.store.moments import moment
 from everbeat.store.sqlite import integrity, rescue
 from everbeat.store.sqlite.store import SQLiteStore

@@ -17,7 +17,7 @@ from everbeat.cli.grammar import Option
 from everbeat.config import broker_from_url
 from everbeat.model import event
 from everbeat.model.event import EventInfo
-from everbeat.model.recovery import RecoveryReport
+from everbeat.model.report import RecoveryReport
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import TaskInfo
 from everbeat.model.worker import WorkerInfo, WorkerStatus

@@ -13,7 +13,7 @@ from everbeat.cli.orders import DryRun
 from everbeat.cli.person import actor
 from everbeat.config import RecoveryConfig
 from everbeat.model.order import Order
-from everbeat.model.recovery import RecoveryReport
+from everbeat.model.report import RecoveryReport
 from everbeat.report.text import Column, clean, fields, span, stamp
 from everbeat.store.interface import Store
 from everbeat.store.messages import TaskFilter

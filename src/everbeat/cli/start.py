@@ -12,7 +12,7 @@ from everbeat.cli.grammar import Argument, Option
 from everbeat.config import AppConfig, broker_from_url, effective
 from everbeat.config.catalogue import RECOVERY_ENABLED
 from everbeat.decide.pace import DEEPEST
-from everbeat.model.recovery import Progress, RecoveryReport
+from everbeat.model.report import Progress, RecoveryReport
 from everbeat.report.text import banner, recovery_line
 from everbeat.run.cpus import usable_cpus
 

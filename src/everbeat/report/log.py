@@ -16,7 +16,7 @@ from typing import Any
 from everbeat.errors import StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.recovery import RecoveryReport
+from everbeat.model.report import RecoveryReport
 from everbeat.secrecy import without_passwords
 
 LOGGER = logging.getLogger("everbeat")

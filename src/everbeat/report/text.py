@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from everbeat.model.event import EventInfo
-from everbeat.model.recovery import RecoveryReport
+from everbeat.model.report import RecoveryReport
 from everbeat.report.log import facts_of, line
 from everbeat.store.verbs.turns import PAUSED
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from everbeat.config import SQLiteConfig
 from everbeat.errors import StoreDamaged, StoreUnavailable
-from everbeat.model.recovery import Progress, RecoveryReport
+from everbeat.model.report import Progress, RecoveryReport
 from everbeat.run.elsewhere import refuse_other_machines
 from everbeat.run.life import Life
 from everbeat.run.news import AppFacts

@@ -7,17 +7,8 @@ from datetime import datetime
 
 from everbeat.decide.recover import most_attempts
 from everbeat.model.integrity import Checkpoint, IntegrityResult
-from everbeat.model.recovery import (
-    DeadWorker,
-    Orphan,
-    OrphanClass,
-    RecoveredTask,
-    RecoveryPolicy,
-    RecoveryReport,
-    TornWorkflow,
-    Undecided,
-    Verdict,
-)
+from everbeat.model.recovery import Orphan, OrphanClass, RecoveryPolicy, Verdict
+from everbeat.model.report import DeadWorker, RecoveredTask, RecoveryReport, TornWorkflow, Undecided
 from everbeat.model.task import Claim, TaskPolicy
 from everbeat.model.worker import WorkerInfo
 from everbeat.store.messages import Torn

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from everbeat.errors import SchemaMismatch, StoreUnavailable
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.recovery import RecoveryReport
+from everbeat.model.report import RecoveryReport
 from everbeat.run.messenger import Messenger
 from everbeat.run.outfit import Outfit
 from everbeat.run.recovery import Recovery, Tell

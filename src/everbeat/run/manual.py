@@ -16,7 +16,8 @@ from everbeat.clock import SystemClock
 from everbeat.config import RecoveryConfig
 from everbeat.decide.recover import WORKER_CRASHED
 from everbeat.model.integrity import IntegrityResult
-from everbeat.model.recovery import Cause, Orphan, RecoveryReport, Settled, Verdict
+from everbeat.model.recovery import Cause, Orphan, Settled, Verdict
+from everbeat.model.report import RecoveryReport
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim, CrashAction, TaskError
 from everbeat.model.worker import NO_LOCK, NewWorker, StaleWorker, WorkerHeartbeatStatus, WorkerInfo, WorkerStatus

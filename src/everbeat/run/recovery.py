@@ -15,19 +15,8 @@ from everbeat.decide.batch import FIRST, next_batch
 from everbeat.decide.liveness import threshold_us
 from everbeat.decide.recover import flaw_of, recovery_for
 from everbeat.decide.stop import instead_of_another_run
-from everbeat.model.recovery import (
-    Leased,
-    Orphan,
-    OrphanClass,
-    Progress,
-    RecoveryPolicy,
-    RecoveryReport,
-    Settled,
-    Settlement,
-    Undecided,
-    Unsettled,
-    Verdict,
-)
+from everbeat.model.recovery import Leased, Orphan, OrphanClass, RecoveryPolicy, Settled, Settlement, Unsettled, Verdict
+from everbeat.model.report import Progress, RecoveryReport, Undecided
 from everbeat.model.session import Suspect
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim

@@ -18,7 +18,8 @@ from everbeat.errors import RecoveryFailed, StoreDamaged
 from everbeat.model import event
 from everbeat.model.event import Event
 from everbeat.model.integrity import IntegrityResult, Rescue
-from everbeat.model.recovery import Progress, RecoveryPolicy, RecoveryReport
+from everbeat.model.recovery import RecoveryPolicy
+from everbeat.model.report import Progress, RecoveryReport
 from everbeat.model.worker import Host
 from everbeat.report.log import Reporter
 from everbeat.run import leftovers

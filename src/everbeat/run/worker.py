@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from everbeat.clock import SystemClock
-from everbeat.model.recovery import RecoveryReport
+from everbeat.model.report import RecoveryReport
 from everbeat.report.log import Reporter
 from everbeat.run.crew import Crew
 from everbeat.run.entry import Entry

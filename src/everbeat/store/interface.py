@@ -16,7 +16,8 @@ from everbeat.model.event import Event, EventInfo
 from everbeat.model.flow import NewWorkflow, NodeInfo, NodeResult, WorkflowChange, WorkflowInfo, WorkflowStatus
 from everbeat.model.integrity import Checkpoint, IntegrityResult, Rescue
 from everbeat.model.order import Order
-from everbeat.model.recovery import RECOVERY_ACTOR, Orphan, OrphanClass, RecoveryReport, Settlement, Verdict
+from everbeat.model.recovery import RECOVERY_ACTOR, Orphan, OrphanClass, Settlement, Verdict
+from everbeat.model.report import RecoveryReport
 from everbeat.model.retention import Bite, Cut, Kept
 from everbeat.model.session import Look, Suspect
 from everbeat.model.state import TaskStatus

@@ -3,16 +3,8 @@
 from collections.abc import Sequence
 from itertools import compress
 
-from everbeat.model.recovery import (
-    RECOVERY_ACTOR,
-    Leased,
-    Orphan,
-    OrphanClass,
-    RecoveryReport,
-    Settlement,
-    Unsettled,
-    Verdict,
-)
+from everbeat.model.recovery import RECOVERY_ACTOR, Leased, Orphan, OrphanClass, Settlement, Unsettled, Verdict
+from everbeat.model.report import RecoveryReport
 from everbeat.model.session import Suspect
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim

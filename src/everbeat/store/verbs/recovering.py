@@ -14,16 +14,8 @@ from typing import Any
 from everbeat.decide.liveness import MISSED_BEATS
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.recovery import (
-    RECOVERY_ACTOR,
-    Orphan,
-    RecoveryReport,
-    Settled,
-    Settlement,
-    Superseded,
-    Unsettled,
-    Verdict,
-)
+from everbeat.model.recovery import RECOVERY_ACTOR, Orphan, Settled, Settlement, Superseded, Unsettled, Verdict
+from everbeat.model.report import RecoveryReport
 from everbeat.model.state import Change, TaskStatus
 from everbeat.model.task import Claim
 from everbeat.store.messages import Ending, StaleTask
