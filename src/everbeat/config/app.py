@@ -17,8 +17,8 @@ from everbeat.config.broker import (
 from everbeat.config.catalogue import suggestion
 from everbeat.config.complete import Completion
 from everbeat.config.recovery import RecoveryConfig
-from everbeat.config.rules import Flag, Modules, Names, Rule, Whole
-from everbeat.config.setting import Settings, nested, section, setting
+from everbeat.config.rules import Flag, Modules, Names, Nested, Rule, Whole
+from everbeat.config.setting import Settings, nested, section, setting, settings_of
 from everbeat.errors import ConfigError
 from everbeat.ids import name_problem
 
@@ -150,15 +150,7 @@ class AppConfig(Settings):
             "broker": self.broker.to_facts(),
             "recovery": self.recovery.to_facts(),
             "queues": [asdict(queue) for queue in self.queues],
-            "imports": list(self.imports),
-            "eager": self.eager,
-            "auto_migrate": self.auto_migrate,
-            "max_args_bytes": self.max_args_bytes,
-            "max_result_bytes": self.max_result_bytes,
-            "unknown_task_timeout_ms": self.unknown_task_timeout_ms,
-            "max_tasks_per_child": self.max_tasks_per_child,
-            "max_memory_per_child_mb": self.max_memory_per_child_mb,
-            "redact": list(self.redact),
+            **{name: list(value) if isinstance(value := getattr(self, name), tuple) else value for name in _plain()},
             "origins": {
                 "": dict(self.origins),
                 "broker": dict(self.broker.origins),
@@ -174,13 +166,10 @@ class AppConfig(Settings):
             broker=broker_from_facts(facts["broker"]).with_origins(origins["broker"]),
             recovery=RecoveryConfig(**facts["recovery"]).with_origins(origins["recovery"]),
             queues=[QueueConfig(**queue) for queue in facts["queues"]],
-            imports=facts["imports"],
-            eager=facts["eager"],
-            auto_migrate=facts["auto_migrate"],
-            max_args_bytes=facts["max_args_bytes"],
-            max_result_bytes=facts["max_result_bytes"],
-            unknown_task_timeout_ms=facts["unknown_task_timeout_ms"],
-            max_tasks_per_child=facts["max_tasks_per_child"],
-            max_memory_per_child_mb=facts["max_memory_per_child_mb"],
-            redact=facts["redact"],
+            **{name: facts[name] for name in _plain()},
         ).with_origins(origins[""])
+
+
+def _plain() -> list[str]:
+    """Settings whose values are facts already, or tuples of such."""
+    return [field.name for field, left in settings_of(AppConfig) if not isinstance(left.rule, Nested | Queues)]
