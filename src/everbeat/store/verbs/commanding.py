@@ -261,7 +261,7 @@ def accept(tx: Transaction, task_id: str, *, actor: str) -> bool:
     tx.run(ACCEPT, (result, tx.now, worker_id, seq, fence, status))
     records = Records(tx)
     records.history(
-        task_id=task_id, actor=actor, change=Change.ACCEPT, old=status, new=TaskStatus.COMPLETED, attempt=attempt,
+        task_id=task_id, actor=actor, change=Change.ACCEPT, old=status, attempt=attempt,
         reason=f"the result that came too late under fence {late_fence} was accepted", fence=fence, worker_id=worker_id,
     )  # fmt: skip
     records.write()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.state import Change, TaskStatus
+from everbeat.model.state import Change
 from everbeat.store.transaction import Transaction
 from everbeat.store.verbs import flow_ends
 from everbeat.store.verbs.records import Records
@@ -82,10 +82,7 @@ def expire(tx: Transaction, over: Sequence[Over]) -> list[str | None]:
     tx.many(EXPIRE, [(tx.now, seq, fence) for seq, fence, *_ in ended.values()])
     records = Records(tx)
     for _, fence, task_id, name, attempt, _ in ended.values():
-        records.history(
-            task_id=task_id, actor=ACTOR, change=Change.EXPIRE, old=TaskStatus.PENDING, new=TaskStatus.EXPIRED,
-            reason=REASON, attempt=attempt, fence=fence, worker_id=None,
-        )  # fmt: skip
+        records.history(task_id=task_id, actor=ACTOR, change=Change.EXPIRE, reason=REASON, attempt=attempt, fence=fence)
         records.event(Event(name=event.TASK_EXPIRED, task_id=task_id, facts={"name": name, "attempt": attempt}))
     records.write()
     flow_ends.follow(tx, roots, list(ended))

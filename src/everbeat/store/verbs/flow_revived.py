@@ -5,7 +5,7 @@ lets them go, with the arguments of that moment. Nodes that will not start after
 
 from collections.abc import Sequence
 
-from everbeat.model.state import Change, TaskStatus
+from everbeat.model.state import Change
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs.records import Records
 
@@ -42,8 +42,8 @@ def _cancel(tx: Transaction, held: Sequence[Row]) -> None:
     records = Records(tx)
     for _, task_id, attempt, fence in held:
         records.history(
-            task_id=task_id, actor=ACTOR, change=Change.CANCEL, old=TaskStatus.PENDING, new=TaskStatus.CANCELLED,
-            reason="its node does not start after all", attempt=attempt, fence=fence, worker_id=None,
+            task_id=task_id, actor=ACTOR, change=Change.CANCEL, reason="its node does not start after all",
+            attempt=attempt, fence=fence,
         )  # fmt: skip
         tx.done.add(task_id)
     records.write()

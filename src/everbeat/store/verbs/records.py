@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from everbeat.decide.measure import totals_of
 from everbeat.model.event import Event
-from everbeat.model.state import Change
+from everbeat.model.state import Change, TaskStatus, target
 from everbeat.model.task import TaskError
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import totals
@@ -49,22 +49,12 @@ class Records:
     _attempts: list[Row] = field(default_factory=list)
     _events: list[Event] = field(default_factory=list)
 
-    def history(self, *, task_id: str, actor: str, change: Change, old: str, new: str, reason: str | None,
-                attempt: int, fence: int, worker_id: str | None) -> None:  # fmt: skip
+    def history(self, *, task_id: str, actor: str, change: Change, reason: str | None, attempt: int, fence: int,
+                old: str = TaskStatus.PENDING, worker_id: str | None = None) -> None:  # fmt: skip
         self._history.append(
-            (
-                task_id,
-                self.tx.now,
-                text(actor),
-                change.value,
-                str(old),
-                str(new),
-                text(reason),
-                attempt,
-                fence,
-                worker_id,
-            )
-        )
+            (task_id, self.tx.now, text(actor), change.value, str(old), target(change).value, text(reason), attempt,
+             fence, worker_id)
+        )  # fmt: skip
 
     def attempt(self, *, task_id: str, attempt: int, fence: int, will_retry: bool, billed: bool, started_at: int | None,
                 error: StoredError, worker_id: str | None, pid: int | None) -> None:  # fmt: skip

@@ -216,8 +216,8 @@ def _record(records: Records, ending: Ending, verdict: Verdict, error: StoredErr
         )  # fmt: skip
     if verdict.change is not Change.HAND_BACK:
         records.history(
-            task_id=claim.id, actor=actor, change=verdict.change, old=old, new=status, reason=verdict.reason,
-            attempt=attempt, fence=claim.fence, worker_id=worker_id,
+            task_id=claim.id, actor=actor, change=verdict.change, old=old, reason=verdict.reason, attempt=attempt,
+            fence=claim.fence, worker_id=worker_id,
         )  # fmt: skip
     told = event.TASK_RECOVERED if actor == RECOVERY_ACTOR else TOLD.get(verdict.change)
     if told is not None:
@@ -268,9 +268,8 @@ def _late(
     if outcome.error is None and is_free and not tx.one(REQUEUED, (claim.id, claim.fence)):
         tx.run(ADOPT, (outcome.result, tx.now, worker_id, claim.seq, fence))
         records.history(
-            task_id=claim.id, actor=f"worker/{worker_id}", change=Change.ADOPT, old=TaskStatus.PENDING,
-            new=TaskStatus.COMPLETED, reason="its result arrived after it was revoked, before anyone ran it again",
-            attempt=claim.attempt, fence=fence, worker_id=worker_id,
+            task_id=claim.id, actor=f"worker/{worker_id}", change=Change.ADOPT, attempt=claim.attempt, fence=fence,
+            reason="its result arrived after it was revoked, before anyone ran it again", worker_id=worker_id,
         )  # fmt: skip
         records.event(Event(name=event.OUTCOME_ADOPTED, task_id=claim.id, worker_id=worker_id, facts=facts))
         return Adopted(task_id=claim.id)

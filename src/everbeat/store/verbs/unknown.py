@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.state import Change, TaskStatus
+from everbeat.model.state import Change
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import flow_ends, living
 from everbeat.store.verbs.records import Records
@@ -88,9 +88,8 @@ def _fail(tx: Transaction, queue: str, name: str, after_us: int, limit: int) -> 
     records = Records(tx)
     for _, fence, task_id, attempt, _ in tasks:
         records.history(
-            task_id=task_id, actor=ACTOR, change=Change.GIVE_UP, old=TaskStatus.PENDING, new=TaskStatus.FAILED,
-            reason=reason, attempt=attempt, fence=fence, worker_id=None,
-        )  # fmt: skip
+            task_id=task_id, actor=ACTOR, change=Change.GIVE_UP, reason=reason, attempt=attempt, fence=fence
+        )
         facts = {"name": name, "attempt": attempt, "action": "failed", "reason": reason, "code": UNKNOWN_TASK}
         records.event(Event(name=event.TASK_FAILED, task_id=task_id, facts=facts))
     records.write()

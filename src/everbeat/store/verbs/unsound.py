@@ -10,7 +10,7 @@ from typing import Any
 
 from everbeat.model import event
 from everbeat.model.event import Event
-from everbeat.model.state import Change, TaskStatus
+from everbeat.model.state import Change
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs.records import Records
 from everbeat.store.verbs.turns import hand_over
@@ -114,8 +114,8 @@ def set_aside(tx: Transaction, rows: Sequence[Row]) -> None:
         reason = "; ".join(f"its {column} can not be {str(task[column])[:50]!r}" for column in wrong)
         tx.run(SET_ASIDE, {**right, "now": tx.now, "code": ROW_UNREADABLE, "message": reason})
         records.history(
-            task_id=right["id"], actor=ACTOR, change=Change.GIVE_UP, old=TaskStatus.PENDING, new=TaskStatus.FAILED,
-            reason=reason, attempt=right["attempt"], fence=right["fence"], worker_id=None,
+            task_id=right["id"], actor=ACTOR, change=Change.GIVE_UP, reason=reason, attempt=right["attempt"],
+            fence=right["fence"],
         )  # fmt: skip
         facts = {"name": right["name"], "attempt": right["attempt"], "action": "failed", "reason": reason,
                  "code": ROW_UNREADABLE}  # fmt: skip
