@@ -136,7 +136,7 @@ class Life:
             if self._is_declared_dead and self._stands():
                 self.end(fenced=True, patience=0.0)
                 return not stops
-            if self.outfit.ground.is_outgrown and not self._is_outgrown:
+            if self.outfit.store_watch.is_outgrown and not self._is_outgrown:
                 self._is_outgrown = True
                 self._reporter.warn(event.STORE_OUTGROWN, store=self.store.location, reason=OUTGROWN)
                 self.dispatcher.drain(FOREVER_US)
@@ -210,7 +210,7 @@ class Life:
         """Whether the store is the one that we entered, as far as can be told. If it is not, only the processes are
         served: no loop may write to it, and nobody declared us dead."""
         try:
-            stands = self.outfit.ground.look()
+            stands = self.outfit.store_watch.is_same_store()
         except StoreUnavailable as error:
             self._reporter.store_unavailable("dispatcher", error)
             return not self.dispatcher.mandate.is_displaced

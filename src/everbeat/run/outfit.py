@@ -10,7 +10,6 @@ from everbeat.run.crew import Crew
 from everbeat.run.deadline import HeldLease
 from everbeat.run.dispatcher import Dispatcher
 from everbeat.run.files import files_of
-from everbeat.run.ground import Ground
 from everbeat.run.heartbeat import Heartbeat
 from everbeat.run.janitor import Janitor
 from everbeat.run.keeper import Keeper
@@ -23,6 +22,7 @@ from everbeat.run.resources import Resources
 from everbeat.run.scribes import Scribes
 from everbeat.run.session import SessionKeeper
 from everbeat.run.spool import Spool
+from everbeat.run.store_watch import StoreWatch
 from everbeat.store.interface import Store
 from everbeat.store.open import open_store
 
@@ -57,7 +57,7 @@ class Outfit:
         self.dispatcher = self._make_dispatcher()
         self.heartbeat = self._make_heartbeat()
         self.session = self._make_session_keeper()
-        self.ground = self._make_ground()
+        self.store_watch = self._make_store_watch()
 
     def open_store(self, *, create: bool = False, patience: float = PATIENCE) -> Store:
         """Each loop has a connection of its own. Only the first life may make a store that is not there."""
@@ -122,8 +122,8 @@ class Outfit:
         self.stack.callback(keeper.close)
         return keeper
 
-    def _make_ground(self) -> Ground:
-        return Ground(
+    def _make_store_watch(self) -> StoreWatch:
+        return StoreWatch(
             worker_id=self.profile.worker_id,
             store=self.store,
             store_id=self.store_id,

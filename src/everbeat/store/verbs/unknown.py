@@ -12,6 +12,7 @@ from everbeat.model.event import Event
 from everbeat.model.state import Change
 from everbeat.store.transaction import Row, Transaction
 from everbeat.store.verbs import flow_ends, living
+from everbeat.store.verbs.kinds import NEXT_QUEUE
 from everbeat.store.verbs.records import Records
 from everbeat.store.verbs.turns import hand_over, let_go
 from everbeat.store.verbs.unsound import LARGEST
@@ -23,9 +24,6 @@ NAMES = 1000
 """So many names are looked at in one go, at most."""
 
 # everbeat_tasks_ready, one step for each name of a queue.
-NEXT_QUEUE = """
-SELECT queue FROM everbeat_tasks
- WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue > ? ORDER BY queue LIMIT 1"""
 NEXT_NAME = """
 SELECT name FROM everbeat_tasks
  WHERE status = 'PENDING' AND due_at IS NULL AND waiting_for IS NULL AND queue = ? AND name > ?

@@ -11,7 +11,7 @@ from everbeat.run.dispatcher import Dispatcher
 from everbeat.store.interface import Store
 
 
-class Ground:
+class StoreWatch:
     def __init__(
         self, *, worker_id: str, store: Store, store_id: str, dispatcher: Dispatcher, reporter: Reporter
     ) -> None:
@@ -24,11 +24,10 @@ class Ground:
         self.is_outgrown = False
         """The store has, or is about to get, tables that this program can not work with (PROTOCOL 37)."""
 
-    def look(self) -> bool:
-        """Whether it is."""
-        seen_beat = (
-            self._dispatcher.books.seen_beat
-        )  # before the store is asked: it may know of a later one, never of less
+    def is_same_store(self) -> bool:
+        """Asks the store, and says it once if the answer has changed."""
+        # Read before the store is asked: that may know of a later beat by then, never of less.
+        seen_beat = self._dispatcher.books.seen_beat
         found = self._store.standing(self._worker_id)
         self.is_outgrown = found.is_too_new
         why = doubt(found, store_id=self.store_id, seen_beat=seen_beat)
