@@ -118,13 +118,13 @@ def test_of_results_that_are_settled_together_one_that_is_late_harms_none(store:
     assert [status_of(store, one.id) for one in taken].count(TaskStatus.COMPLETED) == 4
 
 
-def test_a_store_that_knows_less_than_its_worker_is_not_written(store: Store) -> None:
+@pytest.mark.parametrize("row_by_row", [False, True])
+def test_a_store_that_knows_less_than_its_worker_is_not_written(store: Store, row_by_row: bool) -> None:
     enqueue(store, id="a")
     taken = claim_one(store)
 
-    flushed = store.flush(
-        Flush(worker_id="w1", endings=[Ending(claim=taken, verdict=completed())], room=a_room(1), seen_beat=7)
-    )
+    endings = [Ending(claim=taken, verdict=completed())]
+    flushed = store.flush(Flush(worker_id="w1", endings=endings, room=a_room(1), seen_beat=7, row_by_row=row_by_row))
 
     assert (flushed.alive, flushed.is_older) == (False, True)
     assert status_of(store, "a") is TaskStatus.RUNNING

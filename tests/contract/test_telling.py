@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from tests.conftest import OpenStore
 from tests.words import (
     SECOND,
     VirtualClock,
+    a_room,
     abandoned,
     claim_one,
     completed,
@@ -23,6 +25,7 @@ from everbeat.model.recovery import Verdict
 from everbeat.model.retention import Cut, Kept
 from everbeat.model.state import Change
 from everbeat.store.interface import Store
+from everbeat.store.messages import Flush
 
 LEASE = 30 * SECOND
 HOUR = 3_600 * SECOND
@@ -302,11 +305,15 @@ def test_a_death_was_noticed_when_it_was_last_seen_alive_if_that_is_later_than_i
     assert totals(store)["recovery_detection_seconds_sum", "{}"] == 0.25
 
 
-def test_the_time_from_a_recovery_to_the_next_start_is_measured_once(store: Store, clock: VirtualClock) -> None:
+@pytest.mark.parametrize("row_by_row", [False, True])
+def test_the_time_from_a_recovery_to_the_next_start_is_measured_once(
+    store: Store, clock: VirtualClock, row_by_row: bool
+) -> None:
     enqueue(store, id="a")
     requeue(store, claim_one(store))
     clock.advance(0.2)
-    settle(store, claim_one(store), Verdict(change=Change.HAND_BACK, billed=False))
+    (again,) = store.flush(Flush(worker_id="w1", room=a_room(1), row_by_row=row_by_row)).claims
+    settle(store, again, Verdict(change=Change.HAND_BACK, billed=False))
     clock.advance(100)
     claim_one(store)
 

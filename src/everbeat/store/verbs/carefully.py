@@ -10,7 +10,7 @@ from everbeat.model.recovery import Settlement, Unsettled
 from everbeat.model.task import Claim
 from everbeat.store.messages import Ending, Flush, Flushed, Refused
 from everbeat.store.transaction import RowRefused, Transaction
-from everbeat.store.verbs import claiming, flow_args, owning, settling
+from everbeat.store.verbs import claiming, owning, settling
 from everbeat.store.verbs.flow_ends import Roots
 from everbeat.store.verbs.queueing import Places
 from everbeat.store.verbs.records import add_events
@@ -18,6 +18,9 @@ from everbeat.store.verbs.turns import hand_over
 
 
 def flush(tx: Transaction, wanted: Flush) -> Flushed:
+    standing = tx.one(owning.STANDING, (wanted.worker_id,))
+    if owning.knows_less(standing, wanted):
+        return Flushed(alive=False, is_older=True)
     refused: list[Refused] = []
     roots = settling.lock_workflows(tx, wanted.endings)
     owning.lock_tasks(tx, wanted)
@@ -35,7 +38,7 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
         except RowRefused as error:
             refused.append(Refused(task_id=event.task_id, error=f"event {event.name}: {error}"))
     keys = settling.keys_of_ended(wanted)
-    if not owning.is_alive(tx, wanted.worker_id):
+    if not owning.is_alive(standing):
         _hand_over(tx, keys, refused)
         return Flushed(alive=False, settlements=settlements, refused=refused)
     started = [claim for claim in wanted.starts if _start(tx, wanted.worker_id, claim, refused)]
@@ -44,10 +47,7 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     places = Places(tx)
     found = claiming.find(tx, wanted.worker_id, wanted.room, places) if wanted.room is not None else []
     claims = [claim for claim in found if _take(tx, claim, refused)]
-    flow_args.complete(tx, claims, wanted.endings, settlements)
-    places.offer_in({ending.claim.queue for ending in wanted.endings})
-    owning.leave_asleep(tx)
-    claiming.begin_leases(tx, wanted.worker_id, (*started, *claims))
+    owning.conclude(tx, wanted, settlements, started, claims, places)
     return Flushed(
         alive=True,
         settlements=settlements,

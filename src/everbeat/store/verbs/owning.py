@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from everbeat.decide.measure import RESTART, times
+from everbeat.model.recovery import Settlement
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim
 from everbeat.model.worker import WorkerStatus
@@ -33,7 +34,7 @@ UPDATE everbeat_tasks SET progress = ?
 def flush(tx: Transaction, wanted: Flush) -> Flushed:
     _announce(tx, wanted)
     standing = tx.one(STANDING, (wanted.worker_id,))
-    if wanted.seen_beat is not None and is_older(standing, wanted.seen_beat):
+    if knows_less(standing, wanted):
         tx.undo()
         return Flushed(alive=False, is_older=True)
     roots = settling.lock_workflows(tx, wanted.endings)  # before any task
@@ -44,7 +45,7 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     if wanted.events:
         add_events(tx, wanted.events)
     keys = settling.keys_of_ended(wanted)
-    if standing is None or standing[0] != WorkerStatus.ALIVE:
+    if not is_alive(standing):
         hand_over(tx, keys)
         return Flushed(alive=False, settlements=settlements)
     started = [claim for claim in wanted.starts if claiming.start(tx, wanted.worker_id, claim)]
@@ -52,13 +53,21 @@ def flush(tx: Transaction, wanted: Flush) -> Flushed:
     hand_over(tx, keys | ripe_keys)
     places = Places(tx)
     claims = claiming.claim_into(tx, wanted.worker_id, wanted.room, places) if wanted.room is not None else []
+    conclude(tx, wanted, settlements, started, claims, places)
+    return Flushed(alive=True, settlements=settlements, started=started, claims=claims, next_due_in_us=due_in_us)
+
+
+def conclude(
+    tx: Transaction, wanted: Flush, settlements: Sequence[Settlement], started: Sequence[Claim],
+    claims: Sequence[Claim], places: Places,
+) -> None:  # fmt: skip
+    """What follows from a flush that has settled, started and claimed these."""
     flow_args.complete(tx, claims, wanted.endings, settlements)
     places.offer_in({ending.claim.queue for ending in wanted.endings})
-    leave_asleep(tx)
+    _leave_asleep(tx)
     claiming.begin_leases(tx, wanted.worker_id, (*started, *claims))
     running = [*started, *(claim for claim in claims if claim.status is TaskStatus.RUNNING)]
     totals.add(tx, times(RESTART, claiming.restarted_after(tx, running)))
-    return Flushed(alive=True, settlements=settlements, started=started, claims=claims, next_due_in_us=due_in_us)
 
 
 def _announce(tx: Transaction, wanted: Flush) -> None:
@@ -87,12 +96,17 @@ def lock_tasks(tx: Transaction, wanted: Flush) -> None:
         tx.lock_tasks({claim.seq for claim in claims})
 
 
+def knows_less(standing: Row | None, wanted: Flush) -> bool:
+    """The store is older than this flush: nothing of it may be written."""
+    return wanted.seen_beat is not None and is_older(standing, wanted.seen_beat)
+
+
 def is_older(standing: Row | None, seen_beat: int) -> bool:
     """The store knows nothing of a worker, or less than it acknowledged, or nothing that can be read (PROTOCOL 8)."""
     return standing is None or not isinstance(standing[1], int) or standing[1] < seen_beat
 
 
-def leave_asleep(tx: Transaction) -> None:
+def _leave_asleep(tx: Transaction) -> None:
     """Nobody is woken for what this flush made ready and has taken itself."""
     for kind in tuple(tx.wakes):
         sql, values = has_ready(*kind)
@@ -104,8 +118,7 @@ def _leave_if_none(tx: Transaction, kind: Kind, found: Row | None) -> None:
         tx.wakes.discard(kind)
 
 
-def is_alive(tx: Transaction, worker_id: str) -> bool:
-    standing = tx.one(STANDING, (worker_id,))
+def is_alive(standing: Row | None) -> bool:
     return standing is not None and standing[0] == WorkerStatus.ALIVE
 
 
