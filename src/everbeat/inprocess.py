@@ -167,7 +167,7 @@ class InProcessWorker:
             self._has_started = False
             self._run_hooks(reversed(self._app.hooks.child_stop))
         if self._runner is not None:
-            self._runner.close()
+            _beside_loops(self._runner.close)
             self._runner = None
 
     # -- one run ------------------------------------------------------------------------------------------------------
@@ -319,6 +319,11 @@ def _loop_runs_here() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def _beside_loops(function: Callable[[], Any]) -> Any:
+    """A loop can be driven, or closed, only where no other one runs."""
+    return _in_a_thread(function) if _loop_runs_here() else function()
 
 
 def _in_a_thread(function: Callable[[], Any]) -> Any:

@@ -281,6 +281,21 @@ def test_async_tasks_share_a_loop_and_run_inside_a_running_one(shop: Shop) -> No
     assert loops[0] is loops[1]
 
 
+def test_testing_inside_a_running_loop_ends_as_it_does_outside(shop: Shop) -> None:
+    said: list[str] = []
+
+    @shop.app.on_child_stop
+    async def stop() -> None:
+        said.append("stop")
+
+    async def atest() -> int:
+        with shop.app.testing():
+            return await (await shop.later.aenqueue(5)).aresult()
+
+    assert asyncio.run(atest()) == 5
+    assert said == ["stop"]
+
+
 def test_hooks_run_in_testing_too(shop: Shop) -> None:
     said: list[str] = []
 
