@@ -135,8 +135,11 @@ class ThrowawayStore(SQLiteStore):
         return await asyncio.to_thread(self.wait_workflow, workflow_id, timeout)
 
     def close(self) -> None:
-        super().close()
-        self._remove()
+        try:
+            self.worker.close()
+        finally:
+            super().close()
+            self._remove()
 
 
 class InProcessWorker:
@@ -164,8 +167,8 @@ class InProcessWorker:
 
     def close(self) -> None:
         if self._has_started:
-            self._has_started = False
             self._run_hooks(reversed(self._app.hooks.child_stop))
+            self._has_started = False
         if self._runner is not None:
             _beside_loops(self._runner.close)
             self._runner = None
@@ -268,12 +271,11 @@ class Testing:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        store, self._store = self._opened, None
-        self._app.use_store(self._former)
         try:
-            store.worker.close()
+            self._opened.close()  # with `on_child_stop`, which may send tasks, too
         finally:
-            store.close()
+            self._app.use_store(self._former)
+            self._store = None
 
     @property
     def now(self) -> datetime:

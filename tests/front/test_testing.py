@@ -321,6 +321,20 @@ def test_hooks_run_in_testing_too(shop: Shop) -> None:
     assert said == ["start", "enter add", "leave", "enter later", "leave", "stop"]
 
 
+def test_what_a_stop_hook_sends_is_part_of_the_test(tmp_path: Path) -> None:
+    shop = Shop(AppConfig(broker=SQLiteConfig(tmp_path / "jobs.db")))
+
+    @shop.app.on_child_stop
+    def stop() -> None:
+        shop.add.enqueue(1, 2)
+
+    with shop.app.testing() as t:
+        shop.add.enqueue(3, 4)
+        t.run_pending()
+
+    assert not (tmp_path / "jobs.db").exists()
+
+
 def test_progress_is_kept(shop: Shop) -> None:
     with shop.app.testing() as t:
         shop.half.enqueue()
@@ -423,6 +437,23 @@ def test_eager_tasks_of_many_threads(eager: Shop) -> None:
         thread.join()
 
     assert sorted(results) == [2 * n for n in range(8)]
+
+
+def test_an_eager_application_that_is_closed_has_ended_like_a_worker(eager: Shop) -> None:
+    said: list[str] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    @eager.app.task(name="where")
+    async def where() -> None:
+        loops.append(asyncio.get_running_loop())
+
+    eager.app.on_child_stop(lambda: said.append("stop"))
+    where.enqueue()
+
+    eager.app.close()
+
+    assert said == ["stop"]
+    assert loops[0].is_closed()
 
 
 def test_eager_can_be_set_from_outside(tmp_path: Path) -> None:
