@@ -59,6 +59,13 @@ class TaskDecorator(Protocol):
 
 
 class Everbeat:
+    """An application: its tasks, its configuration and the store they are sent to.
+
+    `Everbeat()`: the store of EVERBEAT_DATABASE_URL, else of the configuration file, else `everbeat.db` here. Otherwise
+    a URL such as `sqlite:///jobs.db` or `postgresql://...`, or an AppConfig. `imports`: modules that define tasks, for
+    the worker. ConfigError says everything that is wrong. Nothing is opened before it is needed.
+    """
+
     def __init__(
         self,
         url_or_config: str | AppConfig | SQLiteConfig | PostgresConfig | None = None,
@@ -242,6 +249,7 @@ class Everbeat:
         return self._store or self.open()
 
     def open(self) -> "Store":
+        """The store, opened now if it was not. A sender has no need to: what needs it opens it."""
         with self._opening:
             if self._store is None:
                 self._store = self._open_store()

@@ -113,6 +113,7 @@ class Workflow:
 
     @property
     def on_error(self) -> OnError:
+        """What a failed node means: FAIL, PAUSE or CONTINUE."""
         return self._on_error
 
     @on_error.setter
@@ -180,6 +181,7 @@ class Workflow:
         return started(app, plan(self, app, id=id))
 
     async def astart(self, app: "Everbeat", id: str | None = None) -> "WorkflowHandle":
+        """`start`, awaited."""
         return await in_thread(self.start, app, id)
 
     def problems(self, app: "Everbeat") -> list[str]:

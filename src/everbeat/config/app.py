@@ -106,6 +106,11 @@ def _queue_from_file(named: dict[str, Any], table: object) -> object:
 @section("")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppConfig(Settings):
+    """All settings of an application: `Everbeat(AppConfig(...))`.
+
+    What is left out comes from EVERBEAT_..., the configuration file, or the default. ConfigError says what is wrong.
+    """
+
     broker: BrokerConfig = nested(default_broker, SQLiteConfig, PostgresConfig)
     """Left out: EVERBEAT_DATABASE_URL, else the file, else `everbeat.db` where the process was started."""
     recovery: RecoveryConfig = nested(RecoveryConfig, RecoveryConfig)
