@@ -29,7 +29,7 @@ from everbeat.hooks import (
     require_event_name,
     require_subscriber,
 )
-from everbeat.ids import code_of, module_name, name_problem, new_id
+from everbeat.ids import code_of, full_name, is_typed_in, module_name, name_problem, new_id
 from everbeat.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, CrashAction
 from everbeat.options import priority_problem
 from everbeat.payload import decode_plain
@@ -167,7 +167,7 @@ class Everbeat:
         checks.raise_for(
             (
                 name_problem(chosen, "task name"),
-                self._taken(chosen),
+                self._taken(chosen, function),
                 name_problem(queue, "queue"),
                 priority_problem(priority),
                 _retry_problem(retry),
@@ -196,9 +196,11 @@ class Everbeat:
         self._tasks[chosen] = task
         return task
 
-    def _taken(self, name: str) -> str | None:
+    def _taken(self, name: str, function: Callable[..., Any]) -> str | None:
+        """A function that is typed in again takes the place of the former one, as it does in Python. In a module two of
+        one name are a mistake."""
         other = self._tasks.get(name)
-        if other is None:
+        if other is None or (is_typed_in(function) and full_name(function) == full_name(other.function)):
             return None
         code = code_of(other.function)
         return f"the name is taken by the function at {code.co_filename}:{code.co_firstlineno}; give another name="
