@@ -29,7 +29,7 @@ from everbeat.hooks import (
     require_event_name,
     require_subscriber,
 )
-from everbeat.ids import code_of, module_name, name_problem, new_id
+from everbeat.ids import code_of, full_name, is_typed_in, module_name, name_problem, new_id
 from everbeat.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, CrashAction
 from everbeat.options import priority_problem
 from everbeat.payload import decode_plain
@@ -59,6 +59,13 @@ class TaskDecorator(Protocol):
 
 
 class Everbeat:
+    """An application: its tasks, its configuration and the store they are sent to.
+
+    `Everbeat()`: the store of EVERBEAT_DATABASE_URL, else of the configuration file, else `everbeat.db` here. Otherwise
+    a URL such as `sqlite:///jobs.db` or `postgresql://...`, or an AppConfig. `imports`: modules that define tasks, for
+    the worker. ConfigError says everything that is wrong. Nothing is opened before it is needed.
+    """
+
     def __init__(
         self,
         url_or_config: str | AppConfig | SQLiteConfig | PostgresConfig | None = None,
@@ -160,7 +167,7 @@ class Everbeat:
         checks.raise_for(
             (
                 name_problem(chosen, "task name"),
-                self._taken(chosen),
+                self._taken(chosen, function),
                 name_problem(queue, "queue"),
                 priority_problem(priority),
                 _retry_problem(retry),
@@ -189,9 +196,11 @@ class Everbeat:
         self._tasks[chosen] = task
         return task
 
-    def _taken(self, name: str) -> str | None:
+    def _taken(self, name: str, function: Callable[..., Any]) -> str | None:
+        """A function that is typed in again takes the place of the former one, as it does in Python. In a module two of
+        one name are a mistake."""
         other = self._tasks.get(name)
-        if other is None:
+        if other is None or (is_typed_in(function) and full_name(function) == full_name(other.function)):
             return None
         code = code_of(other.function)
         return f"the name is taken by the function at {code.co_filename}:{code.co_firstlineno}; give another name="
@@ -242,6 +251,7 @@ class Everbeat:
         return self._store or self.open()
 
     def open(self) -> "Store":
+        """The store, opened now if it was not. A sender has no need to: what needs it opens it."""
         with self._opening:
             if self._store is None:
                 self._store = self._open_store()

@@ -49,6 +49,8 @@ class DeadLine:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class CurrentTask:
+    """The run that this code is part of. Got from `current_task()`, and given to `@app.around_task`."""
+
     id: str
     name: str
     attempt: int

@@ -31,7 +31,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
 
 class TaskHandle(msgspec.Struct, Generic[R], eq=False, gc=False):
-    """A struct that the garbage collector leaves alone: who sends a hundred thousand tasks gets as many of these."""
+    """What the sender keeps of a task: its id, and ways to look at it, cancel it, or wait for its result.
+
+    A struct that the garbage collector leaves alone: who sends a hundred thousand tasks gets as many of these.
+    """
 
     _app: "Everbeat"
     id: str
@@ -51,6 +54,7 @@ class TaskHandle(msgspec.Struct, Generic[R], eq=False, gc=False):
         return hash(self.id)
 
     def status(self) -> TaskStatus:
+        """Where it stands now. TaskNotFound if nobody knows the id."""
         return self._look(full=False).status
 
     def info(self) -> TaskInfo:
@@ -97,12 +101,15 @@ class TaskHandle(msgspec.Struct, Generic[R], eq=False, gc=False):
                 await pause(patience.pause(outage))
 
     async def astatus(self) -> TaskStatus:
+        """`status`, awaited."""
         return await in_thread(self.status)
 
     async def ainfo(self) -> TaskInfo:
+        """`info`, awaited."""
         return await in_thread(self.info)
 
     async def acancel(self) -> bool:
+        """`cancel`, awaited."""
         return await in_thread(self.cancel)
 
     def _require_committed(self) -> None:

@@ -134,8 +134,18 @@ def module_name(name: str) -> str:
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name:  # python -m package.module
         return str(spec.name)
-    file = getattr(main, "__file__", None)
-    return name if file is None or file.startswith("<") else Path(file).stem  # "<stdin>" is no file
+    file = _file_of(main)
+    return name if file is None else Path(file).stem
+
+
+def is_typed_in(function: Callable[..., Any]) -> bool:
+    """In a notebook or at the prompt, where somebody may say the same again, and better."""
+    return function.__module__ == "__main__" and _file_of(sys.modules["__main__"]) is None
+
+
+def _file_of(module: object) -> str | None:
+    file: str | None = getattr(module, "__file__", None)
+    return None if file is None or file.startswith("<") else file  # "<stdin>" is no file
 
 
 def full_name(thing: Any) -> str:

@@ -135,8 +135,11 @@ class ThrowawayStore(SQLiteStore):
         return await asyncio.to_thread(self.wait_workflow, workflow_id, timeout)
 
     def close(self) -> None:
-        super().close()
-        self._remove()
+        try:
+            self.worker.close()
+        finally:
+            super().close()
+            self._remove()
 
 
 class InProcessWorker:
@@ -164,10 +167,10 @@ class InProcessWorker:
 
     def close(self) -> None:
         if self._has_started:
-            self._has_started = False
             self._run_hooks(reversed(self._app.hooks.child_stop))
+            self._has_started = False
         if self._runner is not None:
-            self._runner.close()
+            _beside_loops(self._runner.close)
             self._runner = None
 
     # -- one run ------------------------------------------------------------------------------------------------------
@@ -268,12 +271,11 @@ class Testing:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        store, self._store = self._opened, None
-        self._app.use_store(self._former)
         try:
-            store.worker.close()
+            self._opened.close()  # with `on_child_stop`, which may send tasks, too
         finally:
-            store.close()
+            self._app.use_store(self._former)
+            self._store = None
 
     @property
     def now(self) -> datetime:
@@ -319,6 +321,11 @@ def _loop_runs_here() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def _beside_loops(function: Callable[[], Any]) -> Any:
+    """A loop can be driven, or closed, only where no other one runs."""
+    return _in_a_thread(function) if _loop_runs_here() else function()
 
 
 def _in_a_thread(function: Callable[[], Any]) -> Any:

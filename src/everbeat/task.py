@@ -71,6 +71,7 @@ class Sendable(Generic[P, R]):
         return self._send_one(args, kwargs)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+        """`enqueue`, awaited."""
         return (await self._asend((Call(*args, **kwargs),)))[0]
 
     def enqueue_many(
@@ -86,6 +87,7 @@ class Sendable(Generic[P, R]):
     async def aenqueue_many(
         self, calls: Iterable[tuple[Any, ...] | Call[P]], batch_size: int | None = None
     ) -> list[TaskHandle[R]]:
+        """`enqueue_many`, awaited."""
         return await self._asend(_checked(calls), batch_size)
 
     def args(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[P]:
@@ -217,9 +219,11 @@ class Task(Sendable[P, R]):
     # -- for the worker -----------------------------------------------------------------------------------------------
 
     def decode_args(self, raw: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Stored arguments, as the function takes them."""
         return self.payload.decode_args(raw)
 
     def encode_result(self, value: Any) -> bytes:
+        """What the function returned, as it is stored."""
         return self.payload.encode_result(value)
 
     def secrets_in(self, raw: bytes) -> frozenset[str]:
@@ -249,6 +253,7 @@ class Task(Sendable[P, R]):
         return self._handles_of(stored)[0]
 
     def send(self, calls: Calls, options: SendOptions, batch_size: int | None) -> list[TaskHandle[R]]:
+        """Many calls with the same options, except those that have options of their own."""
         raise_if(whole("batch_size", batch_size, 1, LARGEST_BATCH, optional=True))
         if options.id is not None and len(calls) > 1:
             raise ValueError(f"id {options.id!r} can not be given to {len(calls)} tasks; give each its own")

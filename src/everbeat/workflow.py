@@ -56,8 +56,8 @@ class Node:
         self.join = join
         self.min_success = min_success
         self.allow_failed = allow_failed
-        self.when = _conditions(when)
-        self.unless = _conditions(unless)
+        self.when: tuple[Condition, ...] = _conditions(when)
+        self.unless: tuple[Condition, ...] = _conditions(unless)
 
     def __repr__(self) -> str:
         return f"<node {self.name} of {self.flow.name}>"
@@ -113,6 +113,7 @@ class Workflow:
 
     @property
     def on_error(self) -> OnError:
+        """What a failed node means: FAIL, PAUSE or CONTINUE."""
         return self._on_error
 
     @on_error.setter
@@ -180,6 +181,7 @@ class Workflow:
         return started(app, plan(self, app, id=id))
 
     async def astart(self, app: "Everbeat", id: str | None = None) -> "WorkflowHandle":
+        """`start`, awaited."""
         return await in_thread(self.start, app, id)
 
     def problems(self, app: "Everbeat") -> list[str]:
@@ -269,10 +271,11 @@ def listed(given: Any) -> list[Any]:
     return list(given) if isinstance(given, Iterable) else [given]
 
 
-def _conditions(given: Condition | Iterable[Condition] | None) -> tuple[Condition, ...]:
+def _conditions(given: Any) -> tuple[Any, ...]:
+    """A text is no list of letters, but a mistake: meant for a parameter of the task that is called `when`, perhaps."""
     if given is None:
         return ()
-    return (given,) if isinstance(given, Condition) or not isinstance(given, Iterable) else tuple(given)
+    return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else (given,)
 
 
 def _drawn(flow: Workflow, around: Sequence[Workflow] = ()) -> Any:

@@ -57,6 +57,9 @@ def started(app: "Everbeat", flows: list[NewWorkflow]) -> "WorkflowHandle":
 
 
 class WorkflowHandle:
+    """What the starter keeps of a workflow: its id, and ways to look at it, pause, resume, cancel or retry it, or wait
+    for its result."""
+
     __slots__ = ("_app", "created", "id")
 
     def __init__(self, app: "Everbeat", workflow_id: str, *, created: bool) -> None:
@@ -77,9 +80,11 @@ class WorkflowHandle:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def status(self) -> WorkflowStatus:
+        """Where it stands now. WorkflowNotFound if nobody knows the id."""
         return self.info().status
 
     def info(self) -> WorkflowInfo:
+        """Everything about the workflow itself: status, times, what it waits for, which node went wrong."""
         store = self._app.store
         info = store.workflow(self.id)
         if info is None:
@@ -148,27 +153,35 @@ class WorkflowHandle:
         return self._change(WorkflowChange.RETRY)
 
     async def astatus(self) -> WorkflowStatus:
+        """`status`, awaited."""
         return await in_thread(self.status)
 
     async def ainfo(self) -> WorkflowInfo:
+        """`info`, awaited."""
         return await in_thread(self.info)
 
     async def anodes(self) -> list[NodeInfo]:
+        """`nodes`, awaited."""
         return await in_thread(self.nodes)
 
     async def aresults(self) -> dict[str, Any]:
+        """`results`, awaited."""
         return await in_thread(self.results)
 
     async def apause(self) -> bool:
+        """`pause`, awaited."""
         return await in_thread(self.pause)
 
     async def aresume(self) -> bool:
+        """`resume`, awaited."""
         return await in_thread(self.resume)
 
     async def acancel(self) -> bool:
+        """`cancel`, awaited."""
         return await in_thread(self.cancel)
 
     async def aretry_failed(self) -> bool:
+        """`retry_failed`, awaited."""
         return await in_thread(self.retry_failed)
 
     def _change(self, change: WorkflowChange) -> bool:

@@ -155,6 +155,13 @@ def test_a_change_of_a_limit_is_told_once(store: Store) -> None:
     assert told.facts == {"queue": "few", "max_concurrency": 5, "actor": "config"}
 
 
+def test_a_queue_that_never_had_a_limit_is_not_told_to_have_one(store: Store) -> None:
+    limit(store, "w1", None, paused=True)
+
+    assert [event.name for event in store.events() if event.name.startswith("queue.")] == ["queue.paused"]
+    assert store.queues() == [QueueInfo(name="few", paused=True, max_concurrency=None, paused_by="config")]
+
+
 def test_a_task_of_a_full_queue_says_what_it_waits_for(store: Store) -> None:
     limit(store, "w1", 1)
     first, second = send(store, 2)

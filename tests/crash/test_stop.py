@@ -1,7 +1,8 @@
-"""SIGTERM and SIGINT: what runs may end, what has not begun goes back, what does not listen is killed."""
+"""SIGTERM, SIGINT and SIGHUP: what runs may end, what has not begun goes back, what does not listen is killed."""
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from tests.crash.yard import Yard
@@ -9,7 +10,16 @@ from tests.crash.yard import Yard
 from everbeat import TaskStatus
 from everbeat.model.worker import WorkerStatus
 
-SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SIGNALS = pytest.mark.parametrize("number", STOPS, ids=[number.name for number in STOPS])
+
+
+@pytest.fixture(autouse=True)
+def with_a_terminal() -> Iterator[None]:
+    """Also in a test run that was started with `nohup`: a process that is started inherits what is ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @SIGNALS
@@ -30,6 +40,17 @@ def test_running_tasks_end_within_the_drain_timeout_and_nothing_new_begins(yard:
     assert [row.status for row in yard.store.workers()] == [WorkerStatus.STOPPED]
     assert not yard.processes()
     assert not list(yard.store.state_directory.glob("worker-*"))
+
+
+def test_a_worker_that_was_started_with_nohup_outlives_its_terminal(yard: Yard) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    worker = yard.worker()
+
+    worker.signal(signal.SIGHUP)
+    yard.until_ended([yard.send("quick")])
+
+    worker.signal(signal.SIGTERM)
+    assert worker.ended() == 0
 
 
 def test_what_waits_behind_a_long_task_goes_back_as_soon_as_the_worker_is_told_to_stop(yard: Yard) -> None:

@@ -382,6 +382,16 @@ def test_a_wrong_file_is_refused_with_its_place_and_the_fix(text: str, said: str
     assert all(str(path) in problem for problem in found)
 
 
+def test_all_that_is_wrong_with_a_queue_is_told_at_once(write: Write) -> None:
+    write("everbeat.toml", "[queues.mail]\nmax = 3\nmax_concurrency = 0\npaused = 1\n")
+
+    found = problems(AppConfig)
+
+    assert [problem.partition("queue 'mail': ")[2].split()[0] for problem in found] == [
+        "max", "max_concurrency", "paused",
+    ]  # fmt: skip
+
+
 def test_every_problem_comes_in_one_error_with_file_line_and_variable(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

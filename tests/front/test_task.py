@@ -5,11 +5,14 @@ import copy
 import inspect
 import pickle
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,6 +139,53 @@ def test_what_the_decorator_says_is_kept(app: Everbeat) -> None:
 def test_a_name_can_be_taken_only_once(app: Everbeat, add: Any) -> None:
     with pytest.raises(ConfigError, match=r"the name is taken by the function at .*test_task.py:\d+"):
         app.task(name=add.name)(lambda: None)
+
+
+TWICE = """
+from everbeat import Everbeat, Workflow
+
+app = Everbeat("sqlite:///never.db")
+
+
+@app.task
+def add(a: int) -> int:
+    return a
+
+
+@app.task{options}
+def add{suffix}(a: int) -> int:
+    return a + 1
+
+
+with app.testing():
+    flow = Workflow("sum")
+    flow.add(add{suffix}, 1)
+    print(list(app.tasks), add{suffix}.enqueue(1).result(), flow.start(app).result())
+"""
+
+
+def run_twice(words: list[str], tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+
+def test_a_task_that_is_typed_in_again_takes_the_place_of_the_former_one(tmp_path: Path) -> None:
+    done = run_twice(["-c", TWICE.format(options="", suffix="")], tmp_path)
+
+    assert (done.stdout, done.stderr) == ("['__main__.add'] 2 2\n", "")
+
+
+def test_two_functions_that_are_typed_in_can_not_have_one_name(tmp_path: Path) -> None:
+    done = run_twice(["-c", TWICE.format(options="(name='__main__.add')", suffix="_more")], tmp_path)
+
+    assert "the name is taken by the function at <string>:7" in done.stderr
+
+
+def test_two_functions_of_one_name_in_a_script_are_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(TWICE.format(options="", suffix=""))
+
+    done = run_twice(["jobs.py"], tmp_path)
+
+    assert "task jobs.add: the name is taken by the function at" in done.stderr
 
 
 def test_a_name_that_a_wrapped_function_has_is_taken_by_the_function_and_not_by_its_wrapper(app: Everbeat) -> None:

@@ -281,6 +281,21 @@ def test_async_tasks_share_a_loop_and_run_inside_a_running_one(shop: Shop) -> No
     assert loops[0] is loops[1]
 
 
+def test_testing_inside_a_running_loop_ends_as_it_does_outside(shop: Shop) -> None:
+    said: list[str] = []
+
+    @shop.app.on_child_stop
+    async def stop() -> None:
+        said.append("stop")
+
+    async def atest() -> int:
+        with shop.app.testing():
+            return await (await shop.later.aenqueue(5)).aresult()
+
+    assert asyncio.run(atest()) == 5
+    assert said == ["stop"]
+
+
 def test_hooks_run_in_testing_too(shop: Shop) -> None:
     said: list[str] = []
 
@@ -304,6 +319,20 @@ def test_hooks_run_in_testing_too(shop: Shop) -> None:
         t.run_pending()
 
     assert said == ["start", "enter add", "leave", "enter later", "leave", "stop"]
+
+
+def test_what_a_stop_hook_sends_is_part_of_the_test(tmp_path: Path) -> None:
+    shop = Shop(AppConfig(broker=SQLiteConfig(tmp_path / "jobs.db")))
+
+    @shop.app.on_child_stop
+    def stop() -> None:
+        shop.add.enqueue(1, 2)
+
+    with shop.app.testing() as t:
+        shop.add.enqueue(3, 4)
+        t.run_pending()
+
+    assert not (tmp_path / "jobs.db").exists()
 
 
 def test_progress_is_kept(shop: Shop) -> None:
@@ -408,6 +437,23 @@ def test_eager_tasks_of_many_threads(eager: Shop) -> None:
         thread.join()
 
     assert sorted(results) == [2 * n for n in range(8)]
+
+
+def test_an_eager_application_that_is_closed_has_ended_like_a_worker(eager: Shop) -> None:
+    said: list[str] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    @eager.app.task(name="where")
+    async def where() -> None:
+        loops.append(asyncio.get_running_loop())
+
+    eager.app.on_child_stop(lambda: said.append("stop"))
+    where.enqueue()
+
+    eager.app.close()
+
+    assert said == ["stop"]
+    assert loops[0].is_closed()
 
 
 def test_eager_can_be_set_from_outside(tmp_path: Path) -> None:

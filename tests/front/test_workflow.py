@@ -526,6 +526,7 @@ def test_what_is_no_node_where_one_belongs_is_one_of_the_problems(app: Everbeat)
     flow.add(add, after=[["x"]]).named("nested")  # type: ignore[list-item]
     flow.add(add, after=["x"], join="any").named("text")  # type: ignore[list-item]
     flow.add(add, allow_failed="yes").named("yes")  # type: ignore[arg-type]
+    flow.add(add, 1, 2, when="10:00").named("clock")  # type: ignore[arg-type]
     flow.success = [{}]  # type: ignore[list-item]
 
     assert flow.problems(app) == [
@@ -534,8 +535,9 @@ def test_what_is_no_node_where_one_belongs_is_one_of_the_problems(app: Everbeat)
         "node three: after= takes nodes of this workflow", "node nested: after= takes nodes of this workflow",
         "node text: after= takes nodes of this workflow", "node text: join='any' needs inputs",
         "node yes: allow_failed must be True or False, not 'yes'",
+        "node clock: a condition is node.result_is(...) or node.result_in(...), not '10:00'",
     ]  # fmt: skip
-    assert len(flow.text().splitlines()) == len(flow.mermaid().splitlines()) == 6
+    assert len(flow.text().splitlines()) == len(flow.mermaid().splitlines()) == 7
 
 
 def test_what_a_workflow_says_of_itself_may_be_said_later_and_of_one_node(app: Everbeat) -> None:

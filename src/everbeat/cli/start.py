@@ -78,7 +78,10 @@ def start(
     log_level: Level = LogLevel.INFO,
     frame_depth: FrameDepth = DEEPEST,
 ) -> None:
-    """Run a worker until SIGTERM or Ctrl-C. What dead workers left is recovered first, then it prints `ready`."""
+    """Run a worker until SIGTERM, Ctrl-C or the end of its terminal (SIGHUP).
+
+    What dead workers left is recovered first, then it prints `ready`.
+    """
     from everbeat.report import log  # lazily: the help of this command needs nothing of what runs a store
     from everbeat.run.options import WorkerOptions
 

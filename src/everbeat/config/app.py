@@ -90,22 +90,25 @@ def _queue_from_file(named: dict[str, Any], table: object) -> object:
     if not isinstance(table, Mapping):
         return table
     known = {field.name for field in fields(QueueConfig)}
-    unknown = [str(key) for key in table if key not in known]
+    problems = [f"{key} is no setting; {suggestion(str(key), known)}" for key in table if key not in known]
     queue = {**table, **named}
-    subject = f"queue {queue.get('name')!r}"
-    if unknown:
-        return ConfigError([f"{key} is no setting; {suggestion(key, known)}" for key in unknown], subject=subject)
     if "name" not in queue:
-        return ConfigError("a name is missing", subject="a queue")
+        return ConfigError([*problems, "a name is missing"], subject="a queue")
     try:
-        return QueueConfig(**queue)
+        made = QueueConfig(**{key: value for key, value in queue.items() if key in known})
     except ConfigError as error:
-        return ConfigError(error.problems, subject=subject)
+        problems += error.problems
+    return ConfigError(problems, subject=f"queue {queue['name']!r}") if problems else made
 
 
 @section("")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppConfig(Settings):
+    """All settings of an application: `Everbeat(AppConfig(...))`.
+
+    What is left out comes from EVERBEAT_..., the configuration file, or the default. ConfigError says what is wrong.
+    """
+
     broker: BrokerConfig = nested(default_broker, SQLiteConfig, PostgresConfig)
     """Left out: EVERBEAT_DATABASE_URL, else the file, else `everbeat.db` where the process was started."""
     recovery: RecoveryConfig = nested(RecoveryConfig, RecoveryConfig)

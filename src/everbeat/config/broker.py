@@ -27,6 +27,8 @@ _FILE_MODE: int = setting(0o600, Mode())
 @section("broker")
 @dataclass(frozen=True, slots=True, init=False)
 class SQLiteConfig(Settings):
+    """A store in one file, for the processes of one machine."""
+
     path: Path
     """Absolute, whatever was given."""
     durability: Durability = _DURABILITY
@@ -45,6 +47,7 @@ class SQLiteConfig(Settings):
 
     @property
     def url(self) -> str:
+        """Absolute."""
         return f"{SQLITE}{self.path}"
 
     @property
@@ -53,13 +56,17 @@ class SQLiteConfig(Settings):
         return self.url
 
     def to_facts(self) -> dict[str, Any]:
+        """Plain JSON values."""
         return {"path": str(self.path), "durability": self.durability, "file_mode": self.file_mode}
 
 
 @section("broker")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresConfig(Settings):
+    """A store in a PostgreSQL database, for workers on many machines. Needs `everbeat[postgres]`."""
+
     database_url: str = field(kw_only=False, repr=False)
+    """Such as postgresql://USER@HOST/DATABASE. Its password is masked wherever it is shown."""
     schema: str | None = setting(None, Schema())
     """Of PostgreSQL, for the tables; left out: the search path of the connection."""
 
@@ -82,6 +89,7 @@ class PostgresConfig(Settings):
         return located(self.database_url, self.schema)
 
     def to_facts(self) -> dict[str, Any]:
+        """Plain JSON values, with the password: never for a log."""
         return {"database_url": self.database_url, "schema": self.schema}
 
 

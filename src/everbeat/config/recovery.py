@@ -22,6 +22,12 @@ _RETENTION = Whole(low=1, high=87_600, unit="hours", optional=True)
 @section("recovery")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryConfig(Settings):
+    """When a silent task counts as stale, what becomes of it, and how long the traces of work are kept.
+
+    What is left out comes from EVERBEAT_RECOVERY_..., the configuration file, or the default. A threshold is at least
+    twice its heartbeat interval; ConfigError, a ValueError, lists everything that is wrong.
+    """
+
     auto_requeue_stale_claimed: bool = setting(True, Flag())
     """Return stale CLAIMED tasks to the queue; their code never ran. False: leave them and list them."""
     claimed_stale_threshold_ms: int = setting(120_000, Whole(low=SECOND, high=HOUR, unit="ms"))
@@ -88,6 +94,7 @@ class RecoveryConfig(Settings):
         return RecoveryPolicy(action=self.action, max_recovery_attempts=self.max_recovery_attempts)
 
     def to_facts(self) -> dict[str, Any]:
+        """Plain JSON values."""
         return asdict(self)
 
     def _too_tight(self, threshold: str, interval: str) -> str | None:

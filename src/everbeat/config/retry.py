@@ -15,6 +15,8 @@ RetryCause = str | type[BaseException]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
+    """How often a task is run, how long it waits in between, and after what. ConfigError says what can not be."""
+
     max_attempts: int = 3
     """Runs in all, the first included."""
     backoff: Literal["exponential", "fixed"] = "exponential"

@@ -49,9 +49,11 @@ class Settings:
         return MappingProxyType(getattr(self, "_origins", {}))
 
     def origin(self, field: str) -> str:
+        """Where the value of this field came from, as in `origins`."""
         return self.origins.get(field, CODE)
 
     def with_origins(self: S, origins: Mapping[str, str]) -> S:
+        """The same object, which remembers that these fields came from there."""
         object.__setattr__(self, "_origins", {**self.origins, **origins})
         return self
 

@@ -14,6 +14,8 @@ from types import MappingProxyType
 
 
 class WorkflowStatus(StrEnum):
+    """Where a workflow stands. COMPLETED, FAILED and CANCELLED are final (`is_terminal`)."""
+
     PENDING = "PENDING"  # a nested one whose node is not ready yet
     RUNNING = "RUNNING"
     PAUSED = "PAUSED"
@@ -23,10 +25,13 @@ class WorkflowStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
+        """Only `retry_failed()` brings it back."""
         return self in WORKFLOW_ENDS
 
 
 class NodeStatus(StrEnum):
+    """Where a node of a workflow stands. The last four are final (`is_terminal`)."""
+
     PENDING = "PENDING"  # waits for others
     READY = "READY"  # may start; its workflow is paused, or it is about to be enqueued
     ENQUEUED = "ENQUEUED"  # its task is in the store
@@ -38,6 +43,7 @@ class NodeStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
+        """Only a retry of its workflow changes it."""
         return self in NODE_ENDS
 
 

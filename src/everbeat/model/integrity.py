@@ -9,6 +9,8 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntegrityResult:
+    """What a check of the store found, and whether it was repaired."""
+
     passed: bool
     """No damage was found, or it was repaired."""
     errors: list[str] = field(default_factory=list)

@@ -92,6 +92,7 @@ class RecoveryReport:
 
     @property
     def duration(self) -> timedelta:
+        """Of the whole pass."""
         return self.completed_at - self.started_at
 
     def ending_at(self, moment: datetime) -> "RecoveryReport":
@@ -102,14 +103,17 @@ class RecoveryReport:
 
     @property
     def orphaned_tasks_found(self) -> int:
+        """All that were decided about, listed or not."""
         return len(self.recovered_tasks) + self.more_recovered + self.more_failed
 
     @property
     def successful_recoveries(self) -> int:
+        """Tasks whose verdict is stored, whatever it is: FAILED, too."""
         return sum(task.success for task in self.recovered_tasks) + self.more_recovered
 
     @property
     def failed_recoveries(self) -> int:
+        """Tasks whose verdict could not be stored; they are tried again later."""
         return self.orphaned_tasks_found - self.successful_recoveries
 
     @property
@@ -195,6 +199,7 @@ class RecoveryReport:
         }
 
     def to_json(self) -> str:
+        """One JSON object with every field and count: times in UTC, durations in seconds."""
         said: dict[str, Any] = asdict(self) | {
             "duration": self.duration.total_seconds(),
             "orphaned_tasks_found": self.orphaned_tasks_found,

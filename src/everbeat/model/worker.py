@@ -119,6 +119,8 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleWorker:
+    """A worker that has been silent for too long and still owns tasks."""
+
     worker_id: str
     last_heartbeat: datetime
     task_ids: list[str]
@@ -126,6 +128,8 @@ class StaleWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHeartbeatStatus:
+    """When a worker was last heard of, and what it was running then."""
+
     worker_id: str
     last_heartbeat: datetime
     current_task_id: str | None

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT, heard by a loop that polls: a descriptor that becomes readable, and a count.
+"""SIGTERM, SIGINT and SIGHUP, heard by a loop that polls: a descriptor that becomes readable, and a count.
 
 Counted is what the kernel delivered: Python calls a handler once for signals that come while it can not, but writes a
 byte to the wake-up descriptor for each. (Two that come while the process is stopped are one for the kernel already.)
@@ -13,23 +13,24 @@ from typing import Self
 
 class Signals:
     """Installed while entered. Only in the main thread of a process, which is expected to end afterwards: from then on
-    both are ignored, because what they ask for is being done."""
-
-    HEARD = (signal.SIGTERM, signal.SIGINT)
+    they are ignored, because what they ask for is being done. SIGHUP is the end of the terminal, or of the connection
+    to it, and means nothing to a process that was started with `nohup`."""
 
     def __init__(self) -> None:
+        hung_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+        self.heard = (signal.SIGTERM, signal.SIGINT, *hung_up)
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
 
     def __enter__(self) -> Self:
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        for number in self.HEARD:
+        for number in self.heard:
             signal.signal(number, _hear)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number in self.HEARD:
+        for number in self.heard:
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
         self._reader.close()
@@ -45,7 +46,7 @@ class Signals:
     def take(self) -> int:
         """How many signals came since the last call."""
         try:
-            return sum(number in self.HEARD for number in self._reader.recv(4096))
+            return sum(number in self.heard for number in self._reader.recv(4096))
         except BlockingIOError:
             return 0
 

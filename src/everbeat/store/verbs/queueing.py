@@ -40,10 +40,10 @@ ON CONFLICT (name) DO UPDATE SET paused = 1, paused_by = excluded.paused_by WHER
 RESUME = "UPDATE everbeat_queues SET paused = 0, paused_by = NULL WHERE name = ? AND paused = 1"
 RESUME_IF = RESUME + " AND paused_by = ?"
 
+KNOW = "INSERT INTO everbeat_queues (name) VALUES (?) ON CONFLICT (name) DO NOTHING"
 LIMIT = """
-INSERT INTO everbeat_queues (name, max_concurrency) VALUES (?, ?)
-ON CONFLICT (name) DO UPDATE SET max_concurrency = excluded.max_concurrency
- WHERE coalesce(everbeat_queues.max_concurrency, -1) <> coalesce(excluded.max_concurrency, -1)"""
+UPDATE everbeat_queues SET max_concurrency = ?
+ WHERE name = ? AND coalesce(max_concurrency, -1) <> ?"""
 
 # everbeat_workers_alive. Who claims holds the row of its worker, and may have read that there is no limit: it is waited
 # for, and counted. Who comes after us reads the limit.
@@ -123,7 +123,8 @@ def declare(tx: Transaction, settings: Iterable[QueueSetting]) -> None:
     """As the configuration of a starting worker says: the newest one counts. It takes back its own pause, but not a
     person's."""
     for setting in settings:
-        if tx.run(LIMIT, (setting.name, setting.max_concurrency)):
+        tx.run(KNOW, (setting.name,))
+        if tx.run(LIMIT, (setting.max_concurrency, setting.name, setting.max_concurrency or -1)):
             tx.all(NO_CLAIMS)
             facts = {"queue": setting.name, "max_concurrency": setting.max_concurrency, "actor": CONFIG}
             add_events(tx, [Event(name=event.QUEUE_LIMITED, facts=facts)])
