@@ -62,6 +62,16 @@ def test_async_neighbours_of_a_task_that_kills_its_process_run_alone_or_fail_as_
     assert len(set(alone)) == len(alone)
 
 
+def test_async_tasks_that_are_cancelled_by_a_neighbour_before_they_begin_run_all_the_same(yard: Yard) -> None:
+    batches = [yard.send_many("a_cancels", [(True,), *[(False,)] * 19]) for _ in range(3)]
+    yard.worker(processes=1)
+    ids = [task_id for batch in batches for task_id in batch]
+    yard.until_ended(ids)
+
+    yard.audit(ids)
+    assert {yard.status(task_id) for task_id in ids} == {TaskStatus.COMPLETED}
+
+
 @pytest.mark.parametrize(
     ("name", "args", "evidence"),
     [("exits", (3,), "exited with code 3"), ("exits", (0,), "exited with code 0"), ("faults", (), "killed by SIGSEGV")],
