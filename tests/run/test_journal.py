@@ -1,6 +1,7 @@
 """The journal says which tasks began, after everybody who wrote it is gone."""
 
 import os
+import resource
 import signal
 import stat
 import struct
@@ -24,6 +25,18 @@ def test_a_mark_counts_for_exactly_the_ownership_that_wrote_it(journal: Journal)
     assert journal.begun_ns(2, 70, 6) is None
     assert journal.begun_ns(2, 71, 5) is None
     assert journal.begun_ns(1, 70, 5) is None
+
+
+def test_nothing_is_left_of_a_journal_for_which_there_is_no_room(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            Journal.create(tmp_path, "w", boot_id="boot-1", slots=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_marks_survive_kill_9_of_the_process_that_wrote_them(journal: Journal) -> None:

@@ -87,6 +87,9 @@ class Journal:
         try:
             os.posix_fallocate(fd, 0, size)  # a hole would turn a full disk into SIGBUS in a child
             memory = mmap.mmap(fd, size)
+        except OSError:
+            path.unlink(missing_ok=True)  # without a lock beside it nobody would ever come back for it
+            raise
         finally:
             os.close(fd)
         header = _HEADER.pack(_MAGIC, _VERSION, slots, entries, worker_id.encode(), boot_id.encode())
