@@ -53,6 +53,6 @@ def _journal(profile: Profile, directory: Path) -> Journal:
         directory,
         profile.worker_id,
         boot_id=profile.host.boot_id,
-        slots=3 + 2 * max(1, options.processes),  # the last one is for subscribers
+        slots=options.most_children,
         entries=max(DEFAULT_ENTRIES, 2 * tasks),  # some run, as many are being settled
     )
