@@ -42,7 +42,7 @@ def test_nothing_is_left_of_a_journal_for_which_there_is_no_room(tmp_path: Path)
 def test_marks_survive_kill_9_of_the_process_that_wrote_them(journal: Journal) -> None:
     pid = os.fork()
     if pid == 0:
-        Journal.open(journal.path).begin(0, seq=1, fence=9)
+        Journal.map(os.dup(journal.fd)).begin(0, seq=1, fence=9)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
 
@@ -115,7 +115,7 @@ def test_an_entry_is_given_out_once_until_it_is_released(journal: Journal) -> No
 
 
 def test_a_process_that_maps_it_sees_beats_and_requests(journal: Journal) -> None:
-    child = Journal.open(journal.path)
+    child = Journal.map(os.dup(journal.fd))
 
     child.beat(1)
     journal.request_interrupt(1, seq=3, fence=7, kind=InterruptKind.TIMEOUT)

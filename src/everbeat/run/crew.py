@@ -89,7 +89,7 @@ class Crew:
             self._forget(child)
         self._news = [news for news in self._news if isinstance(news, AppReady | AppFailed)]
         self._journal, self._beat_seconds, self._async_slots = journal, beat_seconds, async_slots
-        self.nursery.kit = Kit(str(lock.path), str(journal.path), beat_seconds, worker_id, log_level, log_format)
+        self.nursery.equip(Kit(beat_seconds, worker_id, log_level, log_format), lock.fd, journal.fd)
 
     def fileno(self) -> int:
         """An epoll fd, readable when `collect` has something to do."""
