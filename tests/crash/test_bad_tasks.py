@@ -5,7 +5,7 @@ import signal
 
 import pytest
 from tests.crash.conftest import MakeYard
-from tests.crash.yard import FAST, Yard, is_alive
+from tests.crash.yard import FAST, Yard, all_pids, is_alive
 
 from everbeat import TaskStatus
 
@@ -159,6 +159,17 @@ def test_a_program_left_behind_does_not_hold_up_its_task_and_ends_with_the_worke
     assert is_alive(left)
     assert worker.stop() == 0
     assert not is_alive(left)
+
+
+def test_what_tasks_leave_behind_does_not_pile_up_in_a_container_whose_first_process_is_a_worker(yard: Yard) -> None:
+    worker = yard.worker(processes=1, first=True)
+    tasks = [yard.send("starts_program") for _ in range(3)]
+    yard.until_ended(tasks)
+    left = [yard.left_behind(task) for task in tasks]
+    os.kill(yard.starts(tasks[-1])[0].pid, signal.SIGKILL)
+
+    yard.until(lambda: not set(left) & set(all_pids()), "nothing is left of them, not even a zombie")
+    assert worker.stop() == 0
 
 
 def test_a_c_call_that_holds_the_gil_past_the_threshold_is_no_crash(make_yard: MakeYard) -> None:

@@ -123,6 +123,11 @@ class Nursery:
             self._by_number.pop(child.number, None)
 
     @property
+    def server_pids(self) -> list[int]:
+        """Processes whose status is waited for here."""
+        return [] if self.server is None else [self.server.process.pid]
+
+    @property
     def needs_care(self) -> bool:
         return bool(self._unordered) or self._restart_at is not None
 
