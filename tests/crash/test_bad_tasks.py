@@ -5,7 +5,7 @@ import signal
 
 import pytest
 from tests.crash.conftest import MakeYard
-from tests.crash.yard import FAST, Yard, is_alive
+from tests.crash.yard import FAST, Yard, all_pids, is_alive
 
 from everbeat import TaskStatus
 
@@ -60,6 +60,16 @@ def test_async_neighbours_of_a_task_that_kills_its_process_run_alone_or_fail_as_
     assert len(yard.starts(culprit)) == 4  # once beside the others, then three times alone
     alone = [yard.starts(task_id)[-1].pid for task_id in again] + [line.pid for line in yard.starts(culprit)[1:]]
     assert len(set(alone)) == len(alone)
+
+
+def test_async_tasks_that_are_cancelled_by_a_neighbour_before_they_begin_run_all_the_same(yard: Yard) -> None:
+    batches = [yard.send_many("a_cancels", [(True,), *[(False,)] * 19]) for _ in range(3)]
+    yard.worker(processes=1)
+    ids = [task_id for batch in batches for task_id in batch]
+    yard.until_ended(ids)
+
+    yard.audit(ids)
+    assert {yard.status(task_id) for task_id in ids} == {TaskStatus.COMPLETED}
 
 
 @pytest.mark.parametrize(
@@ -149,6 +159,17 @@ def test_a_program_left_behind_does_not_hold_up_its_task_and_ends_with_the_worke
     assert is_alive(left)
     assert worker.stop() == 0
     assert not is_alive(left)
+
+
+def test_what_tasks_leave_behind_does_not_pile_up_in_a_container_whose_first_process_is_a_worker(yard: Yard) -> None:
+    worker = yard.worker(processes=1, first=True)
+    tasks = [yard.send("starts_program") for _ in range(3)]
+    yard.until_ended(tasks)
+    left = [yard.left_behind(task) for task in tasks]
+    os.kill(yard.starts(tasks[-1])[0].pid, signal.SIGKILL)
+
+    yard.until(lambda: not set(left) & set(all_pids()), "nothing is left of them, not even a zombie")
+    assert worker.stop() == 0
 
 
 def test_a_c_call_that_holds_the_gil_past_the_threshold_is_no_crash(make_yard: MakeYard) -> None:

@@ -1,8 +1,12 @@
 """Which process runs a task: one of its own, or one that has not served for too long. With real ones."""
 
+import os
+import resource
+import signal
 from collections import Counter
 
-from tests.crash.yard import Yard
+from tests.crash.conftest import MakeYard, both_stores
+from tests.crash.yard import FAST, Yard
 
 from everbeat import TaskStatus
 
@@ -43,3 +47,35 @@ def test_a_process_that_a_task_left_too_large_is_replaced_and_never_in_the_middl
     assert processes[2] == processes[3]
     assert not yard.events("child.died")
     yard.audit([before, large, after, last])
+
+
+def test_a_worker_of_many_processes_has_room_for_what_they_open(yard: Yard) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
+    try:
+        worker = yard.worker(processes=8, ready=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    tasks = yard.send_many("work", [()] * 100) + yard.send_many("isolated", [()] * 20)
+    yard.until_ended(tasks)
+
+    assert {yard.status(task) for task in tasks} == {TaskStatus.COMPLETED}
+    assert worker.stop() == 0
+
+
+@both_stores
+def test_a_worker_whose_files_somebody_removed_says_so_and_has_processes_all_the_same(make_yard: MakeYard) -> None:
+    yard = make_yard(**FAST)
+    worker = yard.worker(processes=1)
+    files = [yard.store.state_directory / f"worker-{worker.id}.{kind}" for kind in ("lock", "journal")]
+    for path in files:
+        path.unlink()
+    for pid in worker.slots:
+        os.kill(pid, signal.SIGKILL)
+    tasks = [yard.send(name) for name in ("quick", "a_quick", "isolated")]
+    yard.until_ended(tasks)
+
+    assert {yard.status(task) for task in tasks} == {TaskStatus.COMPLETED}
+    told = yard.until_event("files.lost", worker_id=worker.id)
+    assert told.facts["files"] == [str(path) for path in files]
+    assert worker.stop() == 0

@@ -218,11 +218,14 @@ class Yard:
         environment: dict[str, str] | None = None,
         directory: Path = APPS,
         newer: bool = False,
+        first: bool = False,
     ) -> Worker:
-        """Start a worker, of a newer version if it is said, and wait until it is ready unless told not to."""
+        """Start a worker, of a newer version or as the first process of a container if it is said, and wait until it is
+        ready unless told not to."""
         testing = ["--crash-at", crash_at] if crash_at else []
         testing += ["--clock-file", str(clock_file)] if clock_file else []
-        command = program(testing, newer=newer)
+        command = [str(APPS / "first.py")] if first else []
+        command += program(testing, newer=newer)
         worker = self._run(
             Worker,
             [*command, "worker", "start", target, "--processes", str(processes), *words],

@@ -19,12 +19,11 @@ import everbeat.errors
 from everbeat.model.state import TaskStatus
 from everbeat.model.task import Claim, Outcome
 from everbeat.run.async_child import AT_ONCE
-from everbeat.run.child import EXIT_NOT_STARTED
 from everbeat.run.crew import Crew
 from everbeat.run.deadline import boot_us
 from everbeat.run.journal import Journal
 from everbeat.run.leash import Leash
-from everbeat.run.lockfile import Liveness, WorkerLock, probe, this_host
+from everbeat.run.lockfile import Liveness, WorkerLock, lock_child_byte, probe, this_host
 from everbeat.run.news import AppFailed, AppReady, ChildReady, Died, Finished, News
 from everbeat.run.speech import speech
 from everbeat.run.tickets import Tickets
@@ -623,12 +622,32 @@ def test_a_child_that_was_never_started_can_be_killed(open_yard: Callable[..., Y
 
 
 def test_a_child_that_can_not_lock_its_byte_does_not_start(yard: Yard) -> None:
-    yard.lock.path.rename(yard.lock.path.with_suffix(".away"))
+    ready, tell = os.pipe()
+    rival = os.fork()
+    if rival == 0:
+        lock_child_byte(yard.lock.fd, 0)
+        os.write(tell, b"x")
+        signal.pause()
+        os._exit(0)
+    os.read(ready, 1)
     yard.crew.spawn(0, SYNC)
 
     died = yard.next(Died)
 
     assert (died.status, died.was_ready) == (70, False)
+    os.kill(rival, signal.SIGKILL)
+    os.waitpid(rival, 0)
+    for fd in (ready, tell):
+        os.close(fd)
+
+
+def test_a_child_is_made_although_the_files_of_its_worker_have_lost_their_names(yard: Yard) -> None:
+    for path in (yard.lock.path, yard.journal.path):
+        path.unlink()
+
+    yard.ready(0, SYNC)
+
+    assert yard.run(0, "echo", 2) == 2
 
 
 # The fork server
@@ -761,41 +780,19 @@ def test_a_child_that_nobody_listens_to_any_more_ends_without_a_word(
     (tasks, theirs), (ear, mouth), tickets, leash = channel(), speech(), Tickets(), Leash()
     plan = ChildPlan(
         slot=0, kind=kind, task_fd=theirs.fileno(), ticket_fd=tickets.fd, outcome_fd=mouth, leash_fd=leash.fd,
-        server_pid=os.getpid(), target="basic:app", imports=(),
-        kit=Kit(str(yard.lock.path), str(yard.journal.path), 1.0),
+        lock_fd=yard.lock.fd, journal_fd=yard.journal.fd, server_pid=os.getpid(), target="basic:app", imports=(),
+        kit=Kit(1.0),
     )  # fmt: skip
     os.close(ear)
 
     child = subprocess.run(
         [sys.executable, "-m", "everbeat.run.child", msgspec.json.encode(plan).decode()],
-        pass_fds=(theirs.fileno(), tickets.fd, mouth, leash.fd), capture_output=True, timeout=PATIENCE, check=False,
+        pass_fds=(theirs.fileno(), tickets.fd, mouth, leash.fd, yard.lock.fd, yard.journal.fd),
+        capture_output=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
 
     assert (child.returncode, child.stderr) == (0, b"")
     os.close(mouth)
-    for end in (tasks, theirs, tickets, leash):
-        end.close()
-
-
-def test_a_child_of_a_worker_that_goes_on_under_another_id_leaves_without_a_word(
-    open_yard: Callable[..., Yard], tmp_path: Path
-) -> None:
-    yard = open_yard()
-    (tasks, theirs), (ear, mouth), tickets, leash = channel(), speech(), Tickets(), Leash()
-    plan = ChildPlan(
-        slot=0, kind=SYNC, task_fd=theirs.fileno(), ticket_fd=tickets.fd, outcome_fd=mouth, leash_fd=leash.fd,
-        server_pid=os.getpid(), target="basic:app", imports=(),
-        kit=Kit(str(tmp_path / "gone.lock"), str(yard.journal.path), 1.0),
-    )  # fmt: skip
-
-    child = subprocess.run(
-        [sys.executable, "-m", "everbeat.run.child", msgspec.json.encode(plan).decode()],
-        pass_fds=(theirs.fileno(), tickets.fd, mouth, leash.fd), capture_output=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
-
-    assert (child.returncode, child.stderr) == (EXIT_NOT_STARTED, b"")
-    for fd in (ear, mouth):
-        os.close(fd)
     for end in (tasks, theirs, tickets, leash):
         end.close()
 

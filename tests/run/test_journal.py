@@ -1,6 +1,7 @@
 """The journal says which tasks began, after everybody who wrote it is gone."""
 
 import os
+import resource
 import signal
 import stat
 import struct
@@ -26,10 +27,22 @@ def test_a_mark_counts_for_exactly_the_ownership_that_wrote_it(journal: Journal)
     assert journal.begun_ns(1, 70, 5) is None
 
 
+def test_nothing_is_left_of_a_journal_for_which_there_is_no_room(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            Journal.create(tmp_path, "w", boot_id="boot-1", slots=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_marks_survive_kill_9_of_the_process_that_wrote_them(journal: Journal) -> None:
     pid = os.fork()
     if pid == 0:
-        Journal.open(journal.path).begin(0, seq=1, fence=9)
+        Journal.map(os.dup(journal.fd)).begin(0, seq=1, fence=9)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
 
@@ -102,7 +115,7 @@ def test_an_entry_is_given_out_once_until_it_is_released(journal: Journal) -> No
 
 
 def test_a_process_that_maps_it_sees_beats_and_requests(journal: Journal) -> None:
-    child = Journal.open(journal.path)
+    child = Journal.map(os.dup(journal.fd))
 
     child.beat(1)
     journal.request_interrupt(1, seq=3, fence=7, kind=InterruptKind.TIMEOUT)

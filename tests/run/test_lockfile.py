@@ -91,7 +91,7 @@ def test_a_child_that_outlives_its_supervisor_keeps_the_worker_alive(start_peer:
     ready, tell = os.pipe()
     child = os.fork()
     if child == 0:
-        lock_child_byte(Path(lock.path), 3)
+        lock_child_byte(os.open(lock.path, os.O_RDWR), 3)
         os.write(tell, b"x")
         signal.pause()
         os._exit(0)
@@ -309,7 +309,7 @@ def test_a_slot_can_not_be_taken_twice(tmp_path: Path) -> None:
     ready, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
-        lock_child_byte(lock.path, 0)
+        lock_child_byte(lock.fd, 0)
         os.write(tell, b"x")
         signal.pause()
         os._exit(0)
@@ -317,7 +317,7 @@ def test_a_slot_can_not_be_taken_twice(tmp_path: Path) -> None:
     rival = os.fork()
     if rival == 0:
         try:
-            lock_child_byte(lock.path, 0)
+            lock_child_byte(lock.fd, 0)
         except OSError:
             os._exit(7)
         os._exit(0)

@@ -105,7 +105,7 @@ def start(
 
 
 def _run(options: "WorkerOptions") -> int:
-    from everbeat.run.unusable import AddressUnusable, AppUnusable
+    from everbeat.run.unusable import AddressUnusable, AppUnusable, LimitUnusable
     from everbeat.run.worker import run_worker
 
     try:
@@ -113,6 +113,8 @@ def _run(options: "WorkerOptions") -> int:
             return run_worker(options, announce=bar.then(_announce), on_progress=bar.show)
     except AddressUnusable as error:
         raise Refused(f"--http: {error}") from error
+    except LimitUnusable as error:
+        raise Refused(str(error)) from error
     except AppUnusable as error:
         code = USAGE if error.kind in ("missing", "config") else FAILED
         raise Refused(f"{options.target}: {error}", code=code) from error

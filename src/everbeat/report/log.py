@@ -38,6 +38,7 @@ LEVELS = {
     event.WORKFLOW_STUCK: logging.ERROR,
     event.OUTCOME_REFUSED: logging.WARNING,
     event.ROW_REFUSED: logging.WARNING,
+    event.FILES_LOST: logging.WARNING,
     event.CHILD_DIED: logging.WARNING,
     event.CHILD_KILLED: logging.WARNING,
     event.CHILD_UNRESPONSIVE: logging.WARNING,

@@ -29,6 +29,16 @@ AT_ONCE = 50
 """So many tasks are begun in one turn."""
 
 
+class _Run(asyncio.Task[None]):
+    """Not to be cancelled before its first step, after which it would end without running any of its lines, and nobody
+    would be told. Others do it: a task may cancel all that `asyncio.all_tasks()` shows."""
+
+    has_begun = False
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        return self.has_begun and super().cancel(msg)
+
+
 class AsyncChild:
     def __init__(
         self, app: RunnableApp, inbox: Inbox[ToChild], ticket_fd: int, mouth: Mouth, journal: Journal, teller: Teller
@@ -42,8 +52,7 @@ class AsyncChild:
         self._intake = Intake(inbox, ticket_fd, self._heed)
         self._mouth = mouth
         self._journal = journal
-        self._running: dict[Ownership, asyncio.Task[None] | None] = {}
-        """None until its first step: a task cancelled before that would end without running any of its lines."""
+        self._running: dict[Ownership, _Run] = {}
         self._asked: dict[Ownership, InterruptKind] = {}
         self._told: list[Told] = []
         self._over = False
@@ -72,8 +81,7 @@ class AsyncChild:
     def _take(self) -> None:
         try:
             for job in self._intake.draw(AT_ONCE):
-                self._running[job.seq, job.fence] = None
-                self._loop.create_task(self._run(job))
+                self._running[job.seq, job.fence] = _Run(self._run(job), loop=self._loop)
         except EOFError:
             self._end()
 
@@ -88,15 +96,13 @@ class AsyncChild:
         if ownership not in self._running:
             return
         self._asked[ownership] = interrupt.kind
-        task = self._running[ownership]
-        if task is not None:
-            task.cancel()
+        self._running[ownership].cancel()
 
     async def _run(self, job: Job) -> None:
         began_at = time.time_ns() // 1000
         self._journal.begin(job.entry, job.seq, job.fence)
         ownership = job.seq, job.fence
-        self._running[ownership] = asyncio.current_task()
+        self._running[ownership].has_begun = True
         current = CurrentTask(
             id=job.id, name=job.name, attempt=job.attempt, fence=job.fence, crash_count=job.crash_count,
             worker_id=self._journal.worker_id, seq=job.seq, line=self,

@@ -24,7 +24,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -62,9 +61,10 @@ def live(plan: ChildPlan, app: RunnableApp) -> None:
     write_lines_at_once()
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)  # a crash in C code says where it happened
-    journal = _enter_service(plan)
+    lock_child_byte(plan.lock_fd, plan.slot)
+    journal = Journal.map(plan.journal_fd)
     inbox = Inbox(adopt(plan.task_fd), msgspec.msgpack.Decoder(ToChild))
-    for fd in (plan.ticket_fd, plan.outcome_fd):
+    for fd in (plan.ticket_fd, plan.outcome_fd, plan.lock_fd):
         os.set_inheritable(fd, False)
     mouth = Mouth(plan.outcome_fd, inbox.end)
     teller = Teller(mouth)
@@ -80,15 +80,6 @@ def live(plan: ChildPlan, app: RunnableApp) -> None:
     _start_up(app.hooks.child_start, child.wait_for, mouth)
     child.serve()
     _shut_down(app.hooks.child_stop, child.wait_for)
-
-
-def _enter_service(plan: ChildPlan) -> Journal:
-    """Lock our byte and open the journal of the worker that ordered us; leave if it has gone on under another id."""
-    try:
-        lock_child_byte(Path(plan.kit.lock_path), plan.slot)
-        return Journal.open(Path(plan.kit.journal_path))
-    except FileNotFoundError:
-        os._exit(EXIT_NOT_STARTED)
 
 
 def _set_up_log(kit: Kit) -> None:

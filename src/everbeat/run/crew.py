@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from everbeat.model.task import Claim
+from everbeat.run import adopted
 from everbeat.run.deadline import Deadline
 from everbeat.run.journal import Journal
 from everbeat.run.lockfile import WorkerLock
@@ -42,6 +43,7 @@ BEATS_ALLOWED = 3
 _STATUS_PATIENCE = 2.0
 """How long a dead child waits for its status when the fork server is alive but says nothing (it may be stopped)."""
 _STOP_SECONDS = 5.0
+_REAP_SECONDS = 1.0
 RELEASE_SECONDS = 5.0
 """How long a child that may go has for what its application wants done at the end."""
 
@@ -58,6 +60,8 @@ class Crew:
         """Those whose status is not known yet."""
         self._news: list[News] = []
         self._stopped = False
+        self._adopts = adopted.adopts()
+        self._reaped_at = 0.0
 
     @property
     def facts(self) -> AppFacts | None:
@@ -89,7 +93,7 @@ class Crew:
             self._forget(child)
         self._news = [news for news in self._news if isinstance(news, AppReady | AppFailed)]
         self._journal, self._beat_seconds, self._async_slots = journal, beat_seconds, async_slots
-        self.nursery.kit = Kit(str(lock.path), str(journal.path), beat_seconds, worker_id, log_level, log_format)
+        self.nursery.equip(Kit(beat_seconds, worker_id, log_level, log_format), lock.fd, journal.fd)
 
     def fileno(self) -> int:
         """An epoll fd, readable when `collect` has something to do."""
@@ -186,6 +190,8 @@ class Crew:
                     act()
             if self._ended or self._released or self.nursery.needs_care:
                 self._see_to_it()
+            if self._adopts:
+                self._reap()
         news, self._news = self._news, []
         return news
 
@@ -218,6 +224,12 @@ class Crew:
             send_signal(child.pidfd, signal.SIGKILL)
         for child in [child for child in self._ended if child.ended_at and now - child.ended_at > _STATUS_PATIENCE]:
             self.bury(child, None)
+
+    def _reap(self) -> None:
+        now = time.monotonic()
+        if now - self._reaped_at >= _REAP_SECONDS:
+            self._reaped_at = now
+            adopted.reap(self.nursery.server_pids)
 
     # -- what the nursery tells -------------------------------------------------------------------------------------
 

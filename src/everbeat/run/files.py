@@ -4,6 +4,7 @@ Made before the worker enters the store (PROTOCOL 10). They go with it, unless s
 as the proof of its end and the record of what had begun.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,11 @@ class Files:
     stay: bool = False
     """Whether they are left when the worker goes."""
 
+    @property
+    def lost(self) -> list[str]:
+        """The names under which nobody finds them any more."""
+        return [str(own.path) for own in (self.lock, self.journal) if not _is_there(own.path, own.fd)]
+
 
 @contextmanager
 def files_of(profile: Profile, directory: Path) -> Iterator[Files]:
@@ -35,6 +41,13 @@ def files_of(profile: Profile, directory: Path) -> Iterator[Files]:
     finally:
         files.journal.close(unlink=not files.stay)
         files.lock.close(unlink=not files.stay)
+
+
+def _is_there(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(fd))
+    except OSError:
+        return False
 
 
 def _made(profile: Profile, directory: Path) -> Files:
@@ -53,6 +66,6 @@ def _journal(profile: Profile, directory: Path) -> Journal:
         directory,
         profile.worker_id,
         boot_id=profile.host.boot_id,
-        slots=3 + 2 * max(1, options.processes),  # the last one is for subscribers
+        slots=options.most_children,
         entries=max(DEFAULT_ENTRIES, 2 * tasks),  # some run, as many are being settled
     )

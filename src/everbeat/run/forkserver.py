@@ -151,13 +151,17 @@ class ForkServer:
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
         self._say(Born(child.number, child.pid), child.pidfd)
 
-    def _start(self, order: Spawn, task_fd: int, ticket_fd: int, outcome_fd: int) -> _Child:
+    def _start(
+        self, order: Spawn, task_fd: int, ticket_fd: int, outcome_fd: int, lock_fd: int, journal_fd: int
+    ) -> _Child:
         plan = ChildPlan(
             slot=order.slot,
             kind=order.kind,
             task_fd=task_fd,
             ticket_fd=ticket_fd,
             outcome_fd=outcome_fd,
+            lock_fd=lock_fd,
+            journal_fd=journal_fd,
             leash_fd=self._plan.leash_fd,
             server_pid=self._pid,
             target=self._plan.target,
@@ -220,7 +224,7 @@ class ForkServer:
 def _start_fresh(plan: ChildPlan) -> tuple[int, Callable[[], int]]:
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "everbeat.run.child", msgspec.json.encode(plan).decode()],
-        pass_fds=(plan.task_fd, plan.ticket_fd, plan.outcome_fd, plan.leash_fd),
+        pass_fds=(plan.task_fd, plan.ticket_fd, plan.outcome_fd, plan.lock_fd, plan.journal_fd, plan.leash_fd),
         process_group=0,
     )
     return process.pid, process.wait

@@ -10,12 +10,15 @@ import random
 from collections.abc import Sequence
 
 from everbeat.clock import Clock
+from everbeat.model import event
+from everbeat.model.event import Event
 from everbeat.model.recovery import Cause, Orphan, RecoveryPolicy
 from everbeat.model.task import Claim
 from everbeat.model.worker import WorkerState
 from everbeat.report.log import Reporter
 from everbeat.run.cases import Jitter, recover_all
 from everbeat.run.dispatcher import Dispatcher
+from everbeat.run.files import Files
 from everbeat.run.resources import Resources
 from everbeat.store.interface import Store
 from everbeat.store.messages import Held
@@ -25,11 +28,17 @@ SNAPSHOT_US = 30_000_000
 """How often a beat brings a picture of the worker, at most."""
 
 
+WITHOUT_FILES = (
+    "somebody has removed them. The worker goes on, but without its lock nobody can prove its death at once, and "
+    "without its journal nobody can tell what had begun. Keep others from this directory, and restart the worker"
+)
+
+
 class Heartbeat:
     name = "heartbeat"
 
     def __init__(self, *, worker_id: str, store: Store, dispatcher: Dispatcher, recovery: RecoveryPolicy, clock: Clock,
-                 interval: float, reporter: Reporter, resources: Resources | None = None,
+                 interval: float, reporter: Reporter, resources: Resources | None = None, files: Files | None = None,
                  jitter: Jitter = random.random) -> None:  # fmt: skip
         self._worker_id = worker_id
         self._store = store
@@ -44,6 +53,9 @@ class Heartbeat:
         self._strangers_at = 0
         """How many flushes had begun when they were seen."""
         self._resources = resources
+        self._files = files
+        self._lost: list[str] = []
+        """Files that are known to be gone."""
         self._jitter = jitter
         self._pictured_at: int | None = None
         self.is_declared_dead = False
@@ -66,7 +78,16 @@ class Heartbeat:
         self._dispatcher.books.seen_beat = beat.seq
         self._dispatcher.lease.answered(sent_at)
         self._return_strangers(beat.strangers)
+        self._look_for_files()
         return self._interval
+
+    def _look_for_files(self) -> None:
+        """Somebody who tidies up may take our lock and journal for rubbish. We go on with what we have open; others do
+        without the proof and the record."""
+        before, self._lost = self._lost, self._files.lost if self._files is not None else []
+        if not before and self._lost:
+            facts = {"files": self._lost, "reason": WITHOUT_FILES}
+            self._store.announce([Event(name=event.FILES_LOST, worker_id=self._worker_id, facts=facts)])
 
     def _picture(self, held: Sequence[Held]) -> WorkerState | None:
         now = self._clock.mono_us()

@@ -57,10 +57,13 @@ class Request:
 
 
 class Journal:
-    """The mapped file. The supervisor creates it and hands out entries; children open it and write their marks."""
+    """The mapped file. The supervisor creates it and hands out entries; children are given it and write their marks."""
 
-    def __init__(self, path: Path, memory: mmap.mmap, slots: int, entries: int, worker_id: str) -> None:
-        self.path = path
+    path: Path
+    """The supervisor's: a child asks for no name, which may be gone by the time that it is made. So is the next."""
+    fd: int
+
+    def __init__(self, memory: mmap.mmap, slots: int, entries: int, worker_id: str) -> None:
         self.worker_id = worker_id
         self.slots = slots
         self.entries = entries
@@ -87,22 +90,23 @@ class Journal:
         try:
             os.posix_fallocate(fd, 0, size)  # a hole would turn a full disk into SIGBUS in a child
             memory = mmap.mmap(fd, size)
-        finally:
+        except OSError:
+            path.unlink(missing_ok=True)  # without a lock beside it nobody would ever come back for it
             os.close(fd)
+            raise
         header = _HEADER.pack(_MAGIC, _VERSION, slots, entries, worker_id.encode(), boot_id.encode())
         memory[: _HEADER.size] = header
-        return cls(path, memory, slots, entries, worker_id)
+        journal = cls(memory, slots, entries, worker_id)
+        journal.path, journal.fd = path, fd
+        return journal
 
     @classmethod
-    def open(cls, path: Path) -> Self:
-        """Map a journal that the supervisor made."""
-        fd = private.open_file(path, os.O_RDWR, owners=())
-        try:
-            memory = mmap.mmap(fd, 0)
-        finally:
-            os.close(fd)
+    def map(cls, fd: int) -> Self:
+        """That of the supervisor, in a child. The descriptor is used up."""
+        memory = mmap.mmap(fd, 0)
+        os.close(fd)
         _, _, slots, entries, worker_id, _ = _HEADER.unpack_from(memory)
-        return cls(path, memory, slots, entries, worker_id.rstrip(b"\0").decode(errors="replace"))
+        return cls(memory, slots, entries, worker_id.rstrip(b"\0").decode(errors="replace"))
 
     @staticmethod
     def read(path: Path) -> JournalFacts | None:
@@ -166,6 +170,9 @@ class Journal:
                 self.path.unlink()
         self._words.release()
         self._memory.close()
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
     # The children's side.
 

@@ -65,7 +65,8 @@ class WorkerLock:
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
-        self._fd = fd
+        self.fd = fd
+        """Its children are given it, too: its name may be gone by the time that one is made."""
         found = os.fstat(fd)
         self.identity = LockIdentity(path=str(path), device=found.st_dev, inode=found.st_ino)
         _mine.add((found.st_dev, found.st_ino))
@@ -93,22 +94,20 @@ class WorkerLock:
 
     def close(self, *, unlink: bool) -> None:
         """Let go. Unlinked first: a file that is there and unlocked means a worker that did not say goodbye."""
-        if self._fd < 0:
+        if self.fd < 0:
             return
         if unlink:
             self.path.unlink(missing_ok=True)
-        os.close(self._fd)
-        self._fd = -1
+        os.close(self.fd)
+        self.fd = -1
         _mine.discard((self.identity.device, self.identity.inode))
 
 
-def lock_child_byte(path: Path, slot: int) -> int:
-    """Lock a child's byte in its worker's file. The fd must stay open for as long as the child lives."""
-    fd = private.open_file(path, os.O_RDWR, owners=())
+def lock_child_byte(fd: int, slot: int) -> None:
+    """Lock a child's byte in its worker's file, which must stay open for as long as the child lives."""
     fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1 + slot)
     found = os.fstat(fd)
     _mine.add((found.st_dev, found.st_ino))
-    return fd
 
 
 def probe(lock: LockIdentity, worker_id: str, host: Host, me: Host) -> tuple[Liveness, str]:

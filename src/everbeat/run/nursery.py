@@ -69,7 +69,8 @@ class Nursery:
         """Until when children may run a task with an exclusive key."""
         self._buffer = new_buffer()
         self._from_child: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
-        self.kit: Kit | None = None
+        self._kit: Kit | None = None
+        self._files: tuple[int, int] | None = None
         self.server: Server | None = None
         self.facts: AppFacts | None = None
         """What the newest fork server that came up says of the application."""
@@ -104,6 +105,10 @@ class Nursery:
         self._watch.add(server.inbox.end.fileno(), lambda: self.hear(server))
         self._watch.add(server.pidfd, lambda: self.hear(server))
 
+    def equip(self, kit: Kit, lock_fd: int, journal_fd: int) -> None:
+        """What children made from now on are given: open, because the names may be gone by then."""
+        self._kit, self._files = kit, (lock_fd, journal_fd)
+
     def ask_for(self, child: Offspring) -> None:
         """As soon as there is a fork server that can make it."""
         self._unordered.append(child)
@@ -116,6 +121,11 @@ class Nursery:
                 self._unordered.remove(child)
         else:
             self._by_number.pop(child.number, None)
+
+    @property
+    def server_pids(self) -> list[int]:
+        """Processes whose status is waited for here."""
+        return [] if self.server is None else [self.server.process.pid]
 
     @property
     def needs_care(self) -> bool:
@@ -234,14 +244,15 @@ class Nursery:
             del self._unordered[0]
 
     def _order(self, server: Server, child: Offspring) -> bool:
-        assert self.kit is not None
+        assert self._kit is not None
+        assert self._files is not None
         tasks, theirs = channel()
         ear, mouth = speech()
         beside = Inbox(tasks, self._from_child, self._buffer)
         channels = Channels(tasks, theirs, Tickets(), Ear(ear, self._from_child, beside))
         self._numbers += 1
-        spawn = Spawn(self._numbers, child.slot, child.kind, self.kit)
-        sent = server.tell(spawn, theirs.fileno(), channels.tickets.fd, mouth)
+        spawn = Spawn(self._numbers, child.slot, child.kind, self._kit)
+        sent = server.tell(spawn, theirs.fileno(), channels.tickets.fd, mouth, *self._files)
         os.close(mouth)
         if not sent:
             channels.close()

@@ -24,6 +24,12 @@ class WorkerOptions:
     """Where /livez, /readyz and /metrics are served."""
 
     @property
+    def most_children(self) -> int:
+        """At once: each process and the async one may have one beside it that runs a task alone or takes over, and one
+        is for subscribers."""
+        return 3 + 2 * max(1, self.processes)
+
+    @property
     def application(self) -> str:
         """MODULE:APP, also where APP was left out: subscriptions are known by it."""
         return self.target if ":" in self.target else f"{self.target}:app"

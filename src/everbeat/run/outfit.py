@@ -107,6 +107,7 @@ class Outfit:
             interval=self.profile.beat_seconds,
             reporter=self.reporter,
             resources=Resources(self.clock),
+            files=self.files,
         )
 
     def _make_session_keeper(self) -> SessionKeeper:

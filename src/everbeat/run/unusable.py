@@ -1,4 +1,4 @@
-"""What a worker was given can not be used: its application, or the address to listen on."""
+"""What a worker was given can not be used: its application, the address to listen on, or the limits of its process."""
 
 
 class AppUnusable(Exception):
@@ -13,3 +13,7 @@ class AppUnusable(Exception):
 
 class AddressUnusable(Exception):
     """It can not be listened on."""
+
+
+class LimitUnusable(Exception):
+    """It leaves no room for so many processes."""

@@ -39,7 +39,7 @@ from everbeat.model.task import Outcome
 INLINE_LIMIT = 64 * 1024
 _QUEUE_BYTES = 1 << 20
 _SPILLED = b"\xc1"  # the one byte that begins no msgpack message
-_ANCILLARY = CMSG_SPACE(4 * array("i").itemsize)
+_ANCILLARY = CMSG_SPACE(5 * array("i").itemsize)
 _BUSY = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS})
 
 Channel = socket
@@ -110,8 +110,6 @@ FromChild = list[Told] | Progressed | NotStarted
 class Kit(msgspec.Struct, array_like=True, frozen=True):
     """What the children of one worker id share."""
 
-    lock_path: str
-    journal_path: str
     beat_seconds: float
     worker_id: str = ""
     log_level: str = "info"
@@ -119,7 +117,8 @@ class Kit(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Spawn(msgspec.Struct, array_like=True, frozen=True, tag="spawn"):
-    """To the fork server, with the child's ends of what it hears and says. A number is never used twice."""
+    """To the fork server, with the child's ends of what it hears and says, and its worker's lock and journal. A number
+    is never used twice."""
 
     number: int
     slot: int
@@ -190,6 +189,8 @@ class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):
     task_fd: int
     ticket_fd: int
     outcome_fd: int
+    lock_fd: int
+    journal_fd: int
     leash_fd: int
     server_pid: int
     target: str

@@ -16,6 +16,7 @@ from everbeat.clock import SystemClock
 from everbeat.model.report import RecoveryReport
 from everbeat.report.log import Reporter
 from everbeat.run.crew import Crew
+from everbeat.run.descriptors import make_room
 from everbeat.run.entry import Entry
 from everbeat.run.life import Life
 from everbeat.run.news import AppFacts, AppFailed
@@ -42,7 +43,9 @@ def run_worker(
     on_progress: Tell = lambda progress: None,
 ) -> int:
     """Run until a signal or the end of a burst; the exit code. `announce` is told when a life is ready to work,
-    `on_progress` how far the recovery before that is. Raises AppUnusable, StoreUnavailable, RecoveryFailed."""
+    `on_progress` how far the recovery before that is. Raises AppUnusable, LimitUnusable, StoreUnavailable,
+    RecoveryFailed."""
+    make_room(options.processes, options.most_children)
     clock, reporter = SystemClock(), Reporter()
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.set_threshold(YOUNG_OBJECTS)

@@ -55,7 +55,7 @@ def make_app() -> Everbeat:
     for function in (
         quick, work, gated, held_gil, exits, faults, leaves, interrupts_itself, forks, forks_and_stays, stops_forked,
         starts_program, heeds, heeds_not, maybe, a_quick, a_gated, counts, returns_late, asks, asks_in_a_thread, a_asks,
-        a_heeds_not, a_blocks, grows, marks, a_marks, joins, lists,
+        a_heeds_not, a_blocks, a_cancels, grows, marks, a_marks, joins, lists,
     ):  # fmt: skip
         app.task(name=function.__name__)(function)
     for function in (quick, work, gated, marks, heeds, a_quick, a_gated, a_marks, joins):
@@ -369,6 +369,15 @@ async def a_asks() -> int:
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(PAUSE)
         note("asked")
+        return fence
+
+
+async def a_cancels(others: bool) -> int:
+    """What asyncio.run() does at its end, done by a task: cancels all that the loop has beside it."""
+    with on_record() as fence:
+        if others:
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
         return fence
 
 
