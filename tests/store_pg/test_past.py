@@ -122,12 +122,18 @@ def test_a_whole_look_that_is_quick_again_ends_it(slow: Past, watch: Watch) -> N
     assert slow.look().is_whole
 
 
-def test_very_many_kinds_are_not_remembered(slow: Past) -> None:
-    look = slow.look(whole=True)
+@pytest.mark.parametrize(
+    "seen", [None, Seen(9, {("default", str(number)): (1, 1) for number in range(past.MOST_KINDS + 1)})]
+)
+def test_what_is_not_to_be_remembered_is_a_whole_look_all_the_same(slow: Past, watch: Watch, seen: Seen | None) -> None:
+    slow.look()
+    watch.now += 60
+    assert slow.whole_in_us() == 0
 
-    slow.saw(look, Seen(9, {("default", str(number)): (1, 1) for number in range(past.MOST_KINDS + 1)}))
+    slow.saw(slow.look(), seen)
 
-    assert slow.look().left == {ADD: (100, 3)}
+    assert slow.whole_in_us() is None  # nobody comes again and again for another one
+    assert slow.look() == Look(8, {ADD: (100, 3)}, 0)
 
 
 # -- what they find ---------------------------------------------------------------------------------------------------

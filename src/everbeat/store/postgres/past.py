@@ -87,13 +87,16 @@ class Past:
         if look.is_whole:
             self._is_slow = walked_us >= SLOW_US
 
-    def saw(self, look: Look, seen: Seen) -> None:
+    def saw(self, look: Look, seen: Seen | None) -> None:
+        """None: it did not look for everything that may be wanted another time."""
         with self._lock:
-            if look.epoch != self._epoch or len(seen.left) > MOST_KINDS:
+            if look.epoch != self._epoch:
                 return
             now = self._clock()
             if look.is_whole:
                 self._whole_at, self._was_short = now, False
+            if seen is None or len(seen.left) > MOST_KINDS:
+                return
             self._left = seen.left
             self._seen.append((now, seen.newest))
             while len(self._seen) > 1 and self._seen[1][0] <= now - BEFORE_SECONDS:

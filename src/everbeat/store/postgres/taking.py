@@ -182,8 +182,8 @@ def at_once(database: PostgresDatabase, bells: NotifyBells, flush: Flush) -> Tur
     if stored is not None:
         return Turned(flushed, replace(flush, endings=_without(flush.endings, frozenset(stored))), is_in_vain=True)
     if claims or is_nothing_ready:
-        if most.keys() >= room.sync_names | room.async_names:
-            database.past.saw(look, Seen(newest, left))
+        looked_for_all = most.keys() >= room.sync_names | room.async_names
+        database.past.saw(look, Seen(newest, left) if looked_for_all else None)
         return Turned(flushed, None)
     may_be_full = 0 in most.values()  # of what is ready it took none: of that one it may take none but special ones
     return Turned(flushed, replace(flush, endings=()), is_in_vain=not may_be_full)
