@@ -204,6 +204,12 @@ class PostgresDatabase:
             if self._is_closed:  # asked last: whoever closes meanwhile finds it
                 self._close_idle()
 
+    def leave(self, connection: Connection) -> None:
+        """Where nothing can be written: on a standby, or read-only for whoever came meanwhile. Such sessions live on
+        when the name of the server leads elsewhere, or new ones may write."""
+        connection.close()
+        self._close_idle()
+
     def connect(self, name: str = "everbeat") -> Connection:
         """A session of its own, which the caller closes."""
         try:
@@ -388,6 +394,8 @@ class _Session:
         return self._connection
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+            self._database.leave(self._connection)
         self._database.give_back(self._connection)
         self._database.free(self._place)
         if isinstance(error, psycopg.Error) and (said := self._database.explained(error)) is not error:
