@@ -21,6 +21,10 @@ from everbeat.store.messages import TaskFilter
 from everbeat.store.open import open_store
 
 PAGE = (Path(__file__).parents[2] / "docs/postgresql.md").read_text()
+BACKUP = PAGE.split("\n## Backup and restore\n")[1].split("\n## ")[0]
+(DUMP,) = re.findall(r"^pg_dump .*$", BACKUP, re.MULTILINE)
+(RESTORE,) = re.findall(r"`(pg_restore .*?)`", BACKUP)
+(RENEW,) = re.findall(r"SET search_path.*?UPDATE everbeat_meta.*?;", BACKUP, re.DOTALL)
 LOOKS = (
     "queue status", "queue recovery-status", "queue recovery-report", "worker list --show-heartbeat", "task list",
     "quarantine list", "events", "workflow list", "metrics", "db check", "db migrate --check", "db checkpoint",
@@ -106,22 +110,41 @@ def test_a_copy_is_made_and_put_back_as_the_page_says(
     for command in (("backup", "x"), ("restore", "x", "--yes")):
         refused = everbeat("db", *command, "--db", url)
         assert (refused.code, "docs/postgresql.md" in refused.err) == (1, True)
-    page = PAGE.split("\n## Backup and restore\n")[1].split("\n## ")[0]
-    (dump,) = re.findall(r"^pg_dump .*$", page, re.MULTILINE)
-    (restore,) = re.findall(r"`(pg_restore .*)`", page)
-    (renew,) = re.findall(r"UPDATE everbeat_meta.*;", page)
 
-    shell(dump, url, tmp_path)
+    shell(DUMP, url, tmp_path)
     send(store)
     store.close()
-    shell(restore, url, tmp_path)
+    shell(RESTORE, url, tmp_path)
     with psycopg.connect(url) as connection:
-        connection.execute(renew)
+        connection.execute(RENEW.encode())
 
     with closing(open_store(AppConfig(broker=PostgresConfig(database_url=url)))) as restored:
         assert restored.store_id != store_id
         assert [task.id for task in restored.tasks(TaskFilter())] == [task_id]
     assert everbeat("db", "check", "--db", url).code == 0
+
+
+def test_a_copy_of_a_schema_of_its_own_is_put_into_another_database(
+    everbeat: Command, a_database: EmptyDatabase, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVERBEAT_BROKER_SCHEMA", "everbeat")
+    with closing(open_store(AppConfig(broker=PostgresConfig(database_url=url, schema="everbeat")))) as store:
+        task_id, store_id = send(store), store.store_id
+    shell(DUMP, url, tmp_path)
+    (make_schema,) = re.findall(r"`(CREATE SCHEMA .*?)`", BACKUP)
+    other = a_database.another("restored")
+
+    with psycopg.connect(other) as connection:
+        connection.execute(make_schema.encode())
+    shell(RESTORE, other, tmp_path)
+    with psycopg.connect(other) as connection:
+        connection.execute(RENEW.encode())
+
+    with closing(open_store(AppConfig(broker=PostgresConfig(database_url=other, schema="everbeat")))) as restored:
+        assert restored.store_id != store_id
+        assert [task.id for task in restored.tasks(TaskFilter())] == [task_id]
+        assert send(restored) != task_id
+    assert everbeat("db", "check", "--db", other).code == 0
 
 
 def shell(command: str, url: str, directory: Path) -> None:

@@ -33,12 +33,18 @@ def add(a: int, b: int) -> int:
 def guarded(server: Cluster) -> Cluster:
     """It asks everybody but its superuser for a password."""
     rules = server.directory / "data" / "pg_hba.conf"
-    rules.write_text("host all everbeat,everbear 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
+    rules.write_text(
+        "host all everbeat,everbear,everbeaten 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+    )
     os.kill(server.pid, signal.SIGHUP)
     server.sql(f"CREATE ROLE clerk LOGIN PASSWORD '{SECRET}'")
     server.sql("CREATE DATABASE shop")
     server.sql("CREATE DATABASE bare")
     server.sql("REVOKE CREATE ON SCHEMA public FROM public", database="bare")
+    server.sql("CREATE DATABASE private")
+    server.sql("REVOKE CONNECT ON DATABASE private FROM public")
+    server.sql("CREATE ROLE everbeaten LOGIN")
+    server.sql("ALTER ROLE everbeaten SET search_path = nowhere")
     PostgresStore(server.url("shop")).close()
     return server
 
@@ -64,11 +70,13 @@ def _greet(listener: socket.socket) -> None:
                 client.recv(4096)
 
 
-def said_by(tmp_path: Path, url: str, *words: str, path: str = "") -> tuple[int, str]:
+def said_by(tmp_path: Path, url: str, *words: str, path: str = "", schema: str = "") -> tuple[int, str]:
     """The exit code of the command, and all that it said."""
     (tmp_path / "shop.py").write_text(APP.replace("URL", repr(url)))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EVERBEAT_")}
     environment = kept | {"EVERBEAT_STATE_DIR": str(tmp_path / "state")}
+    if schema:
+        environment["EVERBEAT_BROKER_SCHEMA"] = schema
     if path:
         environment["PYTHONPATH"] = f"{path}:{environment.get('PYTHONPATH', '')}"
     done = subprocess.run(
@@ -89,6 +97,17 @@ CASES = {
     "nobody of that name": (f"everbear:{SECRET}@127.0.0.1:PORT/shop", "Create it, or check the user"),
     "a setting that is none": (f"clerk:{SECRET}@127.0.0.1:PORT/shop?sslmood=x", "Check the database URL"),
     "no database": (f"clerk:{SECRET}@127.0.0.1:PORT/shpo", 'database "shpo" does not exist. Create it'),
+    "a setting without sense": (f"clerk:{SECRET}@127.0.0.1:PORT/shop?sslmode=maybe", "Check the database URL"),
+    "no such service": (f"clerk:{SECRET}@127.0.0.1:PORT/shop?service=none", "Check the database URL"),
+    "a setting unknown to the server": (
+        f"clerk:{SECRET}@127.0.0.1:PORT/shop?options=-c%20mood%3D1",
+        "Check options in the database URL",
+    ),
+    "a value unknown to the server": (
+        f"clerk:{SECRET}@127.0.0.1:PORT/shop?options=-c%20work_mem%3Dx",
+        "Check options in the database URL",
+    ),
+    "no right to connect": (f"clerk:{SECRET}@127.0.0.1:PORT/private", "GRANT CONNECT ON DATABASE"),
     "no privileges": (f"clerk:{SECRET}@127.0.0.1:PORT/shop", "GRANT SELECT, INSERT, UPDATE, DELETE"),
 }
 
@@ -120,6 +139,24 @@ def test_a_user_who_may_not_make_the_tables_is_told_what_is_needed(guarded: Clus
     assert code == 3, said
     assert "GRANT USAGE, CREATE ON SCHEMA" in said
     assert SECRET not in said
+
+
+def test_a_user_who_may_not_make_the_schema_is_told_what_is_needed(guarded: Cluster, tmp_path: Path) -> None:
+    url = f"postgresql://clerk:{SECRET}@127.0.0.1:{guarded.port}/bare"
+
+    code, said = said_by(tmp_path, url, "worker", "start", "shop:app", schema="queue")
+
+    assert code == 3, said
+    assert "GRANT CONNECT ON DATABASE to this user, and CREATE if" in said
+
+
+def test_a_user_whose_search_path_leads_nowhere_is_told_what_to_set(guarded: Cluster, tmp_path: Path) -> None:
+    url = f"postgresql://everbeaten@127.0.0.1:{guarded.port}/bare"
+
+    code, said = said_by(tmp_path, url, "worker", "start", "shop:app")
+
+    assert code == 3, said
+    assert "EVERBEAT_BROKER_SCHEMA" in said
 
 
 def test_a_database_without_tables_is_not_filled_by_a_command_that_only_looks(guarded: Cluster, tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from tests.crash.conftest import MakeYard
 from tests.crash.yard import FAST, Worker, Yard, is_alive
 from tests.postgres import Cluster
 
-from everbeat import TaskStatus, Workflow
+from everbeat import StoreUnavailable, TaskStatus, Workflow
 from everbeat.run.heartbeat import HUNG_US
 from everbeat.run.spool import read
+from everbeat.store.postgres.store import PostgresStore
 from everbeat.testing import shift_clock
 
 SOME_SECONDS = timedelta(seconds=10)
@@ -243,6 +244,43 @@ def test_a_server_without_a_free_connection_is_named_and_waited_for(make_yard: M
     yard.until_ended([after])
 
     assert_that_nobody_noticed(yard, [before, after], known)
+
+
+def test_a_database_that_was_read_only_for_a_while_is_written_again(make_yard: MakeYard, cluster: Cluster) -> None:
+    """Sessions that began meanwhile stay read-only, like those with a standby that was the primary."""
+    yard = make_yard(**FAST)
+    worker = yard.worker()
+    before = yard.send("gated", "go")
+    yard.until_started(before)
+
+    cluster.sql(f'ALTER DATABASE "{database_of(yard)}" SET default_transaction_read_only = on')
+    terminate_all(cluster, yard)
+    yard.until(lambda: "read-only transaction" in worker.said(), "the worker says why")
+    with pytest.raises(StoreUnavailable, match="read-only"):
+        yard.send("quick")
+    yard.open("go")
+    cluster.sql(f'ALTER DATABASE "{database_of(yard)}" RESET default_transaction_read_only')
+    after = yard.send("quick")
+    yard.until_ended([before, after])
+
+    assert_that_nobody_noticed(yard, [before, after], {worker: worker.id})
+
+
+def test_a_standby_holds_no_session_of_a_worker(make_yard: MakeYard, cluster: Cluster) -> None:
+    yard = make_yard()
+    standby = cluster.directory / "data" / "standby.signal"
+    assert yard.url is not None
+    with closing(PostgresStore(yard.url)) as store:
+        cluster.stop(signal.SIGINT)  # as a primary does when another one has taken its place
+        standby.touch(mode=0o644)
+        cluster.start()
+        with pytest.raises(StoreUnavailable, match="the server is a standby"):
+            store.hold_session("w1")
+        cluster.sql("SELECT pg_promote()")
+        session = store.hold_session("w1")
+
+    assert session is not None
+    session.close()
 
 
 def test_tables_that_somebody_has_locked_hold_up_the_work_and_nobody_dies_of_it(

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -16,6 +17,7 @@ from everbeat.model.worker import WorkerStatus
 from everbeat.store.postgres.lease import name_of
 
 MakeHosts = Callable[..., Hosts]
+SESSION = "SELECT pid FROM pg_stat_activity WHERE application_name = %s"
 WAITS = "SELECT pid, query_start FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
 ASKED_SINCE = "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND query_start > %s"
 
@@ -87,9 +89,29 @@ def test_a_worker_keeps_its_session_while_somebody_has_locked_the_table_of_worke
     hosts.until_seen(worker, by=judge)
     hosts.open()
     assert hosts.result(again) == hosts.starts(again)[0].fence
-    assert hosts.query("SELECT pid FROM pg_stat_activity WHERE application_name = %s", name_of(worker.id)) == [
-        (before,)
-    ]
+    assert hosts.query(SESSION, name_of(worker.id)) == [(before,)]
+    assert "session.lost" not in worker.said()
+
+
+def test_a_worker_keeps_its_session_while_it_may_not_look_at_the_others(hosts: Hosts) -> None:
+    """As after a REVOKE, or while tables are put back: its session was given up and taken again 200 times a second."""
+    worker = hosts.worker("worker")
+    (again,) = hosts.send_to(worker, ("again", {}))
+    judge = hosts.worker("judge")
+    hosts.until_seen(worker, by=judge)
+    ((before,),) = hosts.query(SESSION, name_of(worker.id))
+
+    with psycopg.connect(hosts.url, autocommit=True) as owner:
+        owner.execute("ALTER TABLE everbeat_workers RENAME TO aside")
+        for _ in range(2):
+            since = hosts.query("SELECT clock_timestamp()")[0][0]
+            hosts.until(partial(hosts.query, ASKED_SINCE, name_of(worker.id), since), "it asks again")
+        owner.execute("ALTER TABLE aside RENAME TO everbeat_workers")
+
+    hosts.until_seen(worker, by=judge)
+    hosts.open()
+    assert hosts.result(again) == hosts.starts(again)[0].fence
+    assert hosts.query(SESSION, name_of(worker.id)) == [(before,)]
     assert "session.lost" not in worker.said()
 
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from tests.postgres import EmptyDatabase
+from tests.words import enqueue
 
 from everbeat.store.postgres import checks, limited
 from everbeat.store.postgres.store import PostgresStore
@@ -124,6 +125,8 @@ def test_an_encoding_that_lacks_characters_is_named(url: str, administrator: "ps
     )
     with closing(PostgresStore(urlsplit(url)._replace(path=f"/{name}").geturl(), patience=2.0)) as store:
         (warning,) = store.check_integrity(budget=10).warnings
+        with pytest.raises(ValueError, match="has no equivalent in encoding"):
+            enqueue(store, unique_key="\u20ac")
     administrator.execute(f"DROP DATABASE {name}".encode())
 
     assert "encoding of the database is LATIN1" in warning

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -21,13 +22,20 @@ ROLES = ("owner", "worker", "producer", "reader")
 SETUP, GRANTS = re.findall(r"^```sql\n(.*?)^```$", PAGE.split("\n## Roles\n")[1].split("\n## ")[0], re.M | re.S)
 
 SHOP = """
+import time
 from everbeat import Everbeat
 app = Everbeat()
 
 @app.task(name="add")
 def add(a: int, b: int) -> int:
     return a + b
+
+@app.task(name="hang")
+def hang() -> None:
+    open("begun", "w").close()
+    time.sleep(600)
 """
+PATIENCE = 30.0
 
 
 def named(text: str) -> str:
@@ -49,11 +57,12 @@ def url(a_database: EmptyDatabase) -> Iterator[str]:
 
 
 @pytest.fixture
-def command(url: str, tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+def start(url: str, tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     (tmp_path / "shop.py").write_text(SHOP)
     known = {name: value for name, value in os.environ.items() if not name.startswith("EVERBEAT_")}
+    started: list[subprocess.Popen[str]] = []
 
-    def run(role: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    def start(role: str, *words: str) -> "subprocess.Popen[str]":
         ours = {
             "EVERBEAT_DATABASE_URL": as_role(url, role),
             "EVERBEAT_BROKER_SCHEMA": "everbeat",
@@ -61,9 +70,22 @@ def command(url: str, tmp_path: Path) -> Callable[..., "subprocess.CompletedProc
             "PYTHONPATH": str(SOURCE),
         }
         command = [sys.executable, "-P", "-m", "everbeat", *words]
-        return subprocess.run(
-            command, env=known | ours, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
-        )
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, env=known | ours, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def command(start: Callable[..., "subprocess.Popen[str]"]) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    def run(role: str, *words: str) -> "subprocess.CompletedProcess[str]":
+        process = start(role, *words)
+        stdout, stderr = process.communicate(timeout=100)
+        return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
 
     return run
 
@@ -109,3 +131,27 @@ def test_each_role_can_do_its_work_and_no_more(
     broker = PostgresConfig(database_url=as_role(url, "reader"), schema="everbeat")
     with Everbeat(AppConfig(broker=broker)) as app, pytest.raises(StoreUnavailable, match="permission denied"):
         app.task(name="add")(lambda a, b: a + b).enqueue(1, 2)
+
+
+def test_a_worker_starts_after_one_that_was_killed(
+    start: Callable[..., "subprocess.Popen[str]"],
+    command: Callable[..., "subprocess.CompletedProcess[str]"],
+    url: str,
+    tmp_path: Path,
+) -> None:
+    assert command("owner", "db", "migrate").returncode == 0
+    broker = PostgresConfig(database_url=as_role(url, "worker"), schema="everbeat")
+    with Everbeat(AppConfig(broker=broker)) as app:
+        handle = app.task(name="hang")(lambda: None).enqueue()
+        killed = start("worker", "worker", "start", "shop:app", "--processes", "1")
+        give_up = time.monotonic() + PATIENCE
+        while not (tmp_path / "begun").exists():
+            assert time.monotonic() < give_up
+        killed.kill()
+        killed.wait()
+
+        looked = command("reader", "queue", "recover", "--dry-run")
+        assert (looked.returncode, handle.id in looked.stdout) == (0, True), looked
+        worked = command("worker", "worker", "start", "shop:app", "--burst", "--processes", "1")
+
+        assert (worked.returncode, handle.status()) == (0, "FAILED"), worked.stderr

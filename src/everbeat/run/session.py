@@ -16,7 +16,6 @@ from everbeat.report.log import Reporter
 from everbeat.run.dispatcher import Dispatcher
 from everbeat.run.heartbeat import Heartbeat
 from everbeat.store.interface import Session, SessionsUnusable, Store
-from everbeat.store.transaction import Locked
 
 PING_SECONDS = 1.0
 SEEK_SECONDS = 0.25
@@ -86,7 +85,8 @@ class SessionKeeper:
             return PING_SECONDS
         try:
             self._watch = self._watch.after(session.look())
-        except Locked:  # the workers' table, by somebody else: the session is there, as its answer shows
+        except StoreUnavailable:  # the workers' table, because somebody has locked it, or revoked our rights on it
+            session.ping()  # it is lost only if this fails, too
             self._watch = Watch()
             return PING_SECONDS
         wait = self._watch.next_look_us(self._grace_us)

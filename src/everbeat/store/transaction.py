@@ -77,8 +77,9 @@ def columns_of(rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
     return rows.columns if isinstance(rows, Columns) else [*zip(*rows, strict=True)]
 
 
-class RowRefused(Exception):
-    """The database refuses what was to be written, and would refuse it again."""
+class RowRefused(ValueError):
+    """The database refuses what was to be written, and would refuse it again. A sender sees it whose key has
+    characters that the encoding of the database lacks."""
 
 
 class Locked(StoreUnavailable):

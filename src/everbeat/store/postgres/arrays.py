@@ -14,11 +14,16 @@ from psycopg.types.numeric import Int8Dumper
 
 _HEAD = struct.Struct("!iiIii")  # dimensions, whether there are NULLs, type of the values, how many, first index
 _LENGTH = struct.Struct("!i").pack
+_NUMBER = struct.Struct("!q").pack
 _NULL = _LENGTH(-1)
 
 
 class Numbers(list[Any]):
     pass
+
+
+class Gaps(list[Any]):
+    """Numbers, some of which are missing."""
 
 
 class Texts(list[Any]):
@@ -29,7 +34,11 @@ class Blobs(list[Any]):
     pass
 
 
-KINDS: dict[str, Callable[[Sequence[Any]], list[Any]]] = {"bigint": Numbers, "text": Texts, "bytea": Blobs}
+def _numbers(values: Sequence[Any]) -> list[Any]:
+    return Gaps(values) if None in values else Numbers(values)
+
+
+KINDS: dict[str, Callable[[Sequence[Any]], list[Any]]] = {"bigint": _numbers, "text": Texts, "bytea": Blobs}
 """By the type of their values."""
 
 
@@ -48,9 +57,8 @@ def array_of(kind: int, values: Sequence[bytes | None]) -> bytes:
 class _NumbersDumper(Dumper):
     oid = 1016
 
-    def dump(self, obj: list[int | None]) -> Buffer | None:
-        said = str(list(obj))[1:-1]
-        return b"{%b}" % (said.replace("None", "NULL") if None in obj else said).encode()
+    def dump(self, obj: list[int]) -> Buffer | None:
+        return b"{%b}" % str(list(obj))[1:-1].encode()
 
 
 class _BinaryDumper(Dumper):
@@ -59,6 +67,15 @@ class _BinaryDumper(Dumper):
 
     def _dump(self, values: Sequence[bytes | None]) -> bytes:
         return array_of(self.of, values)
+
+
+class _GapsDumper(_BinaryDumper):
+    """Written as text they would depend on array_nulls."""
+
+    oid, of = 1016, 20
+
+    def dump(self, obj: list[int | None]) -> Buffer | None:
+        return self._dump([None if value is None else _NUMBER(value) for value in obj])
 
 
 class _TextsDumper(_BinaryDumper):
@@ -84,5 +101,6 @@ def teach(adapters: AdaptersMap) -> None:
     """Let a connection, or a cursor, know them; and whole numbers are BIGINT, as every one of ours is."""
     adapters.register_dumper(int, Int8Dumper)
     adapters.register_dumper(Numbers, _NumbersDumper)
+    adapters.register_dumper(Gaps, _GapsDumper)
     adapters.register_dumper(Texts, _TextsDumper)
     adapters.register_dumper(Blobs, _BlobsDumper)

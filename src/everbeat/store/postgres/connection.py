@@ -47,6 +47,7 @@ LIMITS = {
     "lock_timeout": "2s",
     "statement_timeout": "30s",
     "client_connection_check_interval": "1s",
+    "idle_session_timeout": "0",  # who listens, or holds a lease, has nothing to say for long
     "synchronous_commit": "on",
     "default_transaction_isolation": "read committed",
     "jit": "off",
@@ -56,6 +57,8 @@ LIMITS = {
     # And no look at the values could make a better plan: planning anew for each of them takes longer than most run.
     "plan_cache_mode": "force_generic_plan",
 }
+SINCE = {170000: {"transaction_timeout": "0"}}  # an upgrade takes as long as it takes; the rest is limited above
+"""What only servers of that version know."""
 HURRIED = {"lock_timeout": "50ms"}
 UNLIMITED = {"statement_timeout": "0"}
 WALK_SECONDS = 86_400.0
@@ -201,6 +204,12 @@ class PostgresDatabase:
             if self._is_closed:  # asked last: whoever closes meanwhile finds it
                 self._close_idle()
 
+    def leave(self, connection: Connection) -> None:
+        """Where nothing can be written: on a standby, or read-only for whoever came meanwhile. Such sessions live on
+        when the name of the server leads elsewhere, or new ones may write."""
+        connection.close()
+        self._close_idle()
+
     def connect(self, name: str = "everbeat") -> Connection:
         """A session of its own, which the caller closes."""
         try:
@@ -263,6 +272,9 @@ class PostgresDatabase:
         version = connection.info.server_version
         if version < 140000:
             raise psycopg.OperationalError(f"PostgreSQL 14 or newer is needed, this is {version // 10000}")
+        for since, more in SINCE.items():
+            if version >= since:
+                settings |= more
         backend, may_ask = connection.execute(WHO).fetchone() or (0, False)
         server = (connection.execute(CLUSTER).fetchone() or (None,))[0] if may_ask else None
         self._server = self._server or server
@@ -382,6 +394,8 @@ class _Session:
         return self._connection
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+            self._database.leave(self._connection)
         self._database.give_back(self._connection)
         self._database.free(self._place)
         if isinstance(error, psycopg.Error) and (said := self._database.explained(error)) is not error:

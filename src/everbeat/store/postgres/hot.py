@@ -103,5 +103,8 @@ SELECT {NOW}, w.status, w.beat_seq, ({translate(claiming.NEXT_DUE)}), ({NEWEST})
   FROM (SELECT 1) AS one LEFT JOIN LATERAL ({translate(owning.STANDING)}) AS w ON true"""
 
 OTHERWISE = {
-    doubting.NEWEST_SEQ: "SELECT last_value FROM everbeat_tasks_seq_seq",
+    # USAGE, which is what whoever sends has, lets nobody read the sequence itself. Who looks has not even that.
+    doubting.NEWEST_SEQ: """
+SELECT CASE WHEN has_sequence_privilege('everbeat_tasks_seq_seq', 'USAGE, SELECT')
+            THEN coalesce(pg_sequence_last_value('everbeat_tasks_seq_seq'), 0) END""",
 }

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import psycopg
 
+from everbeat.errors import StoreUnavailable
 from everbeat.model.recovery import Orphan, Settlement, Verdict
 from everbeat.model.session import Look, Peer, Suspect
 from everbeat.store.interface import Session, SessionsUnusable
@@ -41,6 +42,9 @@ SELECT id, beat_seq, {NOW}, hashtextextended(%s || id, 0) IN (
           AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
   FROM everbeat_workers WHERE status = 'alive'"""
 
+# One gives locks, too, that nobody on its primary sees; and a session on a primary ends when that becomes one.
+ON_STANDBY = "SELECT pg_is_in_recovery()"
+
 NAMES = "SELECT application_name FROM pg_stat_activity WHERE datname = current_database()"
 
 # A beat or a flush of that worker waits until its tasks are taken, or is waited for.
@@ -65,6 +69,8 @@ class PostgresSession:
             if database.is_pooled(self._connection):
                 raise SessionsUnusable(POOLED)
             self._ask(HOLD, lease_of(database.scope, worker_id))
+            if self._ask(ON_STANDBY) == [(True,)]:
+                raise StoreUnavailable(f"{database.location}: the server is a standby.", may_pass=True)
         except BaseException:
             self._connection.close()
             raise

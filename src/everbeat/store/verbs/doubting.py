@@ -109,12 +109,15 @@ def _beats_without_tasks(tx: Transaction) -> Iterator[str]:
 
 def is_behind(tx: Transaction, marks: frozenset[tuple[int, int]]) -> bool:
     """Whether a journal tells of runs (seq, fence) that the store knows nothing of. RUNNING is committed before a run
-    begins, so those commits were lost: the log was removed, or an older copy is in its place."""
+    begins, so those commits were lost: the log was removed, or an older copy is in its place. A task that is not there
+    tells nothing to who may not ask how many there were."""
     newest = tx.one(NEWEST_SEQ)
     highest = newest[0] if newest else 0
     for seq, fence in marks:
         task = tx.one(FENCE, (seq,))
-        if (task is None and seq > highest) or (task is not None and isinstance(task[0], int) and task[0] < fence):
+        if task is None and highest is not None and seq > highest:
+            return True
+        if task is not None and isinstance(task[0], int) and task[0] < fence:
             return True
     return False
 
