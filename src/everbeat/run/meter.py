@@ -37,7 +37,8 @@ class Meter:
             self.flush_sizes.add(size)
 
     def ran(self, name: str, seconds: float) -> None:
+        """By a clock that may step back: a sum that shrinks looks like a worker that was started anew."""
         found = self.durations.get(name)
         if found is None:
             found = self.durations[name] = Distribution(SECONDS)
-        found.add(seconds)
+        found.add(max(0.0, seconds))
