@@ -234,7 +234,8 @@ class EmptyDatabase:
         return self._made[kind]
 
 
-EMPTY = "DROP SCHEMA IF EXISTS public CASCADE; CREATE SCHEMA public"
+EMPTY = "DROP SCHEMA IF EXISTS everbeat, public CASCADE; CREATE SCHEMA public"
+"""That of the name of the user comes before the other, too."""
 
 
 def _shape(connection: "psycopg.Connection[Any]") -> tuple[Any, ...] | None:

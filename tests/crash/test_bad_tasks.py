@@ -162,7 +162,7 @@ def test_a_program_left_behind_does_not_hold_up_its_task_and_ends_with_the_worke
 
 
 def test_what_tasks_leave_behind_does_not_pile_up_in_a_container_whose_first_process_is_a_worker(yard: Yard) -> None:
-    worker = yard.worker(processes=1, first=True)
+    worker = yard.worker(processes=1, through="first.py")
     tasks = [yard.send("starts_program") for _ in range(3)]
     yard.until_ended(tasks)
     left = [yard.left_behind(task) for task in tasks]

@@ -1,7 +1,6 @@
 """Which process runs a task: one of its own, or one that has not served for too long. With real ones."""
 
 import os
-import resource
 import signal
 from collections import Counter
 
@@ -50,12 +49,7 @@ def test_a_process_that_a_task_left_too_large_is_replaced_and_never_in_the_middl
 
 
 def test_a_worker_of_many_processes_has_room_for_what_they_open(yard: Yard) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
-    try:
-        worker = yard.worker(processes=8, ready=False)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    worker = yard.worker(processes=8, through="few_files.py")
     tasks = yard.send_many("work", [()] * 100) + yard.send_many("isolated", [()] * 20)
     yard.until_ended(tasks)
 

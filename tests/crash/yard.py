@@ -218,13 +218,13 @@ class Yard:
         environment: dict[str, str] | None = None,
         directory: Path = APPS,
         newer: bool = False,
-        first: bool = False,
+        through: str | None = None,
     ) -> Worker:
-        """Start a worker, of a newer version or as the first process of a container if it is said, and wait until it is
+        """Start a worker, of a newer version or `through` another of the programs if it is said, and wait until it is
         ready unless told not to."""
         testing = ["--crash-at", crash_at] if crash_at else []
         testing += ["--clock-file", str(clock_file)] if clock_file else []
-        command = [str(APPS / "first.py")] if first else []
+        command = [str(APPS / through)] if through else []
         command += program(testing, newer=newer)
         worker = self._run(
             Worker,

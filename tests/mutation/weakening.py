@@ -61,11 +61,13 @@ def put(target: Any, name: str, value: Any) -> None:
 
 
 def reword(module: Any, name: str, old: str, new: str) -> None:
-    """A statement, without a part of it."""
+    """A statement, or each of several, without a part of it."""
     said = getattr(module, name)
-    if old not in said:
+    several = said if isinstance(said, tuple) else (said,)
+    if not all(old in one for one in several):
         raise LookupError(f"{module.__name__}.{name} does not say {old!r}: this mutation weakens nothing")
-    put(module, name, said.replace(old, new))
+    reworded = tuple(one.replace(old, new) for one in several)
+    put(module, name, reworded if isinstance(said, tuple) else reworded[0])
 
 
 def everywhere(function: Any, instead: Any) -> None:

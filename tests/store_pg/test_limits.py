@@ -42,7 +42,8 @@ def test_who_waits_for_somebody_who_sets_a_limit_keeps_to_it(store: PostgresStor
         psycopg.connect(url, autocommit=True) as watch,
         ThreadPoolExecutor(1) as thread,
     ):
-        setter.execute(translate(queueing.LIMIT), ("default", 2))
+        setter.execute(translate(queueing.KNOW), ("default",))
+        setter.execute(translate(queueing.LIMIT), (2, "default", 2))
         setter.execute(translate(queueing.NO_CLAIMS))
         claiming = thread.submit(claim, store, places=5)
         while not watch.execute(WAITING).fetchall():
@@ -65,7 +66,8 @@ def test_who_settles_and_claims_at_once_keeps_to_a_limit_that_was_just_set(store
         psycopg.connect(url, autocommit=True) as watch,
         ThreadPoolExecutor(1) as thread,
     ):
-        setter.execute(translate(queueing.LIMIT), ("default", 2))
+        setter.execute(translate(queueing.KNOW), ("default",))
+        setter.execute(translate(queueing.LIMIT), (2, "default", 2))
         setter.execute(translate(queueing.NO_CLAIMS))
         flushing = thread.submit(store.flush, flush)
         while not watch.execute(WAITING).fetchall():
