@@ -41,10 +41,11 @@ def watch() -> Watch:
 
 @pytest.fixture
 def slow(watch: Watch) -> Past:
-    """After a whole look that took long, and left some tasks of a kind."""
+    """After whole looks that took long, the last of which left some tasks of a kind."""
     seen = Past(watch)
-    look = seen.look()
-    seen.took(look, past.SLOW_US)
+    for _ in range(past.SLOW_LOOKS):
+        look = seen.look()
+        seen.took(look, past.SLOW_US)
     seen.saw(look, Seen(7, {ADD: (100, 3)}))
     watch.now += past.BEFORE_SECONDS
     return seen
@@ -62,7 +63,18 @@ def test_looks_are_whole_as_long_as_none_takes_long(watch: Watch) -> None:
     assert seen.whole_in_us() is None
 
 
-def test_after_a_slow_one_only_what_is_new_and_what_was_left_is_looked_for(slow: Past) -> None:
+def test_one_slow_look_is_no_reason(watch: Watch) -> None:
+    seen = Past(watch)
+    for walked_us in (past.SLOW_US, past.SLOW_US - 1, past.SLOW_US):
+        look = seen.look()
+        seen.took(look, walked_us)
+        seen.saw(look, Seen(7, {}))
+        watch.now += past.BEFORE_SECONDS
+
+    assert seen.look().is_whole
+
+
+def test_after_slow_ones_only_what_is_new_and_what_was_left_is_looked_for(slow: Past) -> None:
     assert slow.look() == Look(8, {ADD: (100, 3)}, 0)
 
 
@@ -148,6 +160,7 @@ def url(a_database: EmptyDatabase) -> str:
 def store(url: str, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresStore]:
     """Every whole look takes it for slow, and each is long after the one before."""
     monkeypatch.setattr(past, "SLOW_US", -1)
+    monkeypatch.setattr(past, "SLOW_LOOKS", 1)
     monkeypatch.setattr(past, "BEFORE_SECONDS", 0.0)
     store = PostgresStore(url, patience=5.0)
     store.database.past._clock = watch
@@ -166,7 +179,7 @@ def taken(request: pytest.FixtureRequest, store: PostgresStore) -> FlushOf:
 
     def taken(places: int = 9) -> list[str]:
         store._wholes = 0 if request.param == "in one round trip" else 100
-        store.database.past._is_slow |= store._wholes > 0  # which it does not measure
+        store.database.past._slow |= store._wholes > 0  # which it does not measure
         endings = [Ending(claim=one, verdict=completed()) for one in held]
         room = replace(a_room(places), async_names=frozenset())
         held[:] = store.flush(Flush(worker_id="w1", endings=endings, room=room)).claims

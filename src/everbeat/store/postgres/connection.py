@@ -258,7 +258,8 @@ class PostgresDatabase:
         """One for each connection that may be in use: a semaphore, at a fifth of the cost."""
         for _ in range(MOST_CONNECTIONS):
             self._places.put(_Place(self._places))
-        self._memory = Memory()
+        clock = self._clock
+        self._memory = Memory() if clock is None else Memory(past=Past(lambda: clock.mono_us() / 1_000_000))
         self._idle: list[Connection] = []
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
 

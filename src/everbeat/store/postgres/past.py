@@ -5,7 +5,7 @@ but for those that somebody may still see: a dump, a forgotten transaction, a st
 is one, each look for tasks walks past all that were claimed since, and asks the table about each: 5 ms more for every
 30,000 tasks, without end. After some hundred thousand tasks an idle worker took 30 ms to find one.
 
-So when a look has walked for long to the first task that it found, the following ones are short:
+So when looks have walked for long to the first task that they found, the following ones are short:
 
 * what was stored since a while before the last look is found by its number, in the primary key;
 * of the kinds of which the last look has found some, others are looked for from the first of these on.
@@ -22,8 +22,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-SLOW_US = 2_000
-"""Who walks for longer to the first ready task walks past what is dead."""
+SLOW_US, SLOW_LOOKS = 2_000, 2
+"""Who walks for longer to the first ready task, so often in a row, walks past what is dead. Once, and the machine was
+busy."""
 WHOLE_SECONDS = 1.0
 """So often a whole look is taken, at least."""
 BEFORE_SECONDS = 0.1
@@ -60,7 +61,8 @@ class Past:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._is_slow = False
+        self._slow = 0
+        """How many whole looks in a row were slow."""
         self._epoch = 0
         self._whole_at: float | None = None
         """When the last whole look began. None: the next is one."""
@@ -75,7 +77,7 @@ class Past:
         with self._lock:
             now = self._clock()
             since = self._since(now)
-            if whole or not self._is_slow or self._whole_at is None or since is None:
+            if whole or self._slow < SLOW_LOOKS or self._whole_at is None or since is None:
                 return Look(None, {}, self._epoch)
             if self._was_short and now >= self._whole_at + WHOLE_SECONDS:
                 return Look(None, {}, self._epoch)
@@ -85,7 +87,7 @@ class Past:
     def took(self, look: Look, walked_us: int) -> None:
         """So long until the first task was found, or none."""
         if look.is_whole:
-            self._is_slow = walked_us >= SLOW_US
+            self._slow = self._slow + 1 if walked_us >= SLOW_US else 0
 
     def saw(self, look: Look, seen: Seen | None) -> None:
         """None: it did not look for everything that may be wanted another time."""
