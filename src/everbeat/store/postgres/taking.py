@@ -17,7 +17,7 @@ due; several kinds of tasks at once. It finds everything as it was, but for resu
 from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from everbeat.crashpoint import crash_point
 from everbeat.decide.room import Room
@@ -30,7 +30,7 @@ from everbeat.store.postgres.bells import NotifyBells
 from everbeat.store.postgres.connection import PostgresDatabase
 from everbeat.store.postgres.dialect import in_one, translate
 from everbeat.store.postgres.hot import FRESH, FRESH_OF, IS_READY, KINDS, KINDS_OF, LOOK, NOW, READY, SHARED, TYPES
-from everbeat.store.postgres.past import Place, Seen, TaskKind
+from everbeat.store.postgres.past import Look, Place, Seen, TaskKind
 from everbeat.store.verbs import claiming, queueing, settling
 
 OWNED = attrgetter("verdict.change", "claim.worker_id", "claim.workflow_id", "claim.exclusive_key")
@@ -138,24 +138,15 @@ def at_once(database: PostgresDatabase, bells: NotifyBells, flush: Flush) -> Tur
         return None
     moment = database.moment
     endings = sorted(flush.endings, key=settling.seq_of)
-    values = {
-        "worker_id": flush.worker_id, "seen_beat": flush.seen_beat or 0, "now": moment,
-        "queues": ARRAYS["text"](list(room.queues or ())), "names": ARRAYS["text"](list(most)),
-        "most": ARRAYS["bigint"](list(most.values())), "ended": len(endings),
-        "results": ARRAYS["bytea"]([ending.verdict.result for ending in endings]),
-        "seqs": ARRAYS["bigint"]([ending.claim.seq for ending in endings]),
-        "fences": ARRAYS["bigint"]([ending.claim.fence for ending in endings]), "since": look.since,
-    }  # fmt: skip
-    for (queue, name), (priority, seq) in look.left.items():
-        values |= {"queue": queue, "name": name, "priority": priority, "seq": seq}
+    values = _values(flush, endings, most, look, moment)
     ids = [ending.claim.id for ending in endings]
     with database.session() as connection:
         if database.is_pooled(connection):
             return None
         told = bells.words_for_waiters(ids) if ids else ()
         crash_point("flush.before_commit")
-        whole, short, onward = TURN_ANY if room.queues is None else TURN_OF
-        turn = whole if look.is_whole else onward if look.left else short
+        as_whole, as_short, onward = TURN_ANY if room.queues is None else TURN_OF
+        turn = as_whole if look.is_whole else onward if look.left else as_short
         looked, took = database.together(connection, (LOOK, (flush.worker_id,)), (turn, values), then=told)
         crash_point("flush.after_commit")
     ((now, _, _, due_at, newest),) = looked.fetchall()
@@ -187,6 +178,24 @@ def at_once(database: PostgresDatabase, bells: NotifyBells, flush: Flush) -> Tur
         return Turned(flushed, None)
     may_be_full = 0 in most.values()  # of what is ready it took none: of that one it may take none but special ones
     return Turned(flushed, replace(flush, endings=()), is_in_vain=not may_be_full)
+
+
+def _values(
+    flush: Flush, endings: Sequence[Ending], most: dict[str, int], look: Look, moment: int | None
+) -> dict[str, Any]:
+    """Of whichever of the statements, by name."""
+    assert flush.room is not None
+    values: dict[str, Any] = {
+        "worker_id": flush.worker_id, "seen_beat": flush.seen_beat or 0, "now": moment, "since": look.since,
+        "queues": ARRAYS["text"](list(flush.room.queues or ())), "names": ARRAYS["text"](list(most)),
+        "most": ARRAYS["bigint"](list(most.values())), "ended": len(endings),
+        "results": ARRAYS["bytea"]([ending.verdict.result for ending in endings]),
+        "seqs": ARRAYS["bigint"]([ending.claim.seq for ending in endings]),
+        "fences": ARRAYS["bigint"]([ending.claim.fence for ending in endings]),
+    }  # fmt: skip
+    for (queue, name), (priority, seq) in look.left.items():
+        values |= {"queue": queue, "name": name, "priority": priority, "seq": seq}
+    return values
 
 
 def whole(flush: Flush, turned: Turned, rest: Flushed) -> Flushed:
