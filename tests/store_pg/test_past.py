@@ -11,7 +11,7 @@ from tests.words import a_policy, a_room, a_task, completed, register, retried, 
 
 from everbeat.model.task import Claim
 from everbeat.store.messages import Ending, Flush
-from everbeat.store.postgres import past
+from everbeat.store.postgres import past, taking
 from everbeat.store.postgres.connection import LIMITS
 from everbeat.store.postgres.hot import FRESH, FRESH_KINDS, KINDS
 from everbeat.store.postgres.past import Look, Past, Seen
@@ -266,6 +266,25 @@ def test_what_is_due_is_found_at_once(store: PostgresStore, taken: FlushOf, url:
         user.execute("UPDATE everbeat_tasks SET due_at = 1 WHERE id = 'due'")
 
     assert taken() == ["due"]
+
+
+def test_who_has_no_room_settles_at_once_and_has_looked_at_nothing(
+    store: PostgresStore, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(store, "a1", "a2", "a3")
+    rooms = [replace(a_room(places), async_names=frozenset()) for places in (1, 1, 0)]
+    held = [store.flush(Flush(worker_id="w1", room=room)).claims[0] for room in rooms[:2]]
+    assert is_short(store)
+    monkeypatch.setattr(past, "SLOW_US", 1 << 60)  # a look for nothing is quick
+    watch.now += 60  # and a whole look is due
+
+    no_room = Flush(worker_id="w1", endings=[Ending(claim=held[0], verdict=completed())], room=rooms[2])
+    turned = taking.at_once(store.database, store.bells, no_room)
+
+    assert turned is not None
+    assert turned.left is None
+    assert store.database.past.whole_in_us() == 0  # still
+    assert store.database.past._slow > 0
 
 
 # -- what they read ---------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from everbeat.store.postgres.bells import NotifyBells
 from everbeat.store.postgres.connection import PostgresDatabase
 from everbeat.store.postgres.dialect import in_one, translate
 from everbeat.store.postgres.hot import FRESH, FRESH_OF, IS_READY, KINDS, KINDS_OF, LOOK, NOW, READY, SHARED, TYPES
-from everbeat.store.postgres.past import Look, Place, Seen, TaskKind
+from everbeat.store.postgres.past import Look, Past, Place, Seen, TaskKind
 from everbeat.store.verbs import claiming, queueing, settling
 
 OWNED = attrgetter("verdict.change", "claim.worker_id", "claim.workflow_id", "claim.exclusive_key")
@@ -133,7 +133,8 @@ def at_once(database: PostgresDatabase, bells: NotifyBells, flush: Flush) -> Tur
     most = _most(room)
     if not (any(most.values()) or flush.endings):
         return None
-    look = database.past.look()
+    past = database.past if most else Past()  # who has no room looks for nothing
+    look = past.look()
     if len(look.left) > 1 or not all(name in most for _, name in look.left):
         return None
     moment = database.moment
@@ -152,7 +153,7 @@ def at_once(database: PostgresDatabase, bells: NotifyBells, flush: Flush) -> Tur
     ((now, _, _, due_at, newest),) = looked.fetchall()
     rows = took.fetchall()
     is_guarded, is_nothing_ready, walked_to, stored = rows[0][-4:]
-    database.past.took(look, walked_to - now)
+    past.took(look, walked_to - now)
     if not is_guarded:
         return Turned(Flushed(alive=False), flush, is_in_vain=True)
     if ids and not told:
@@ -174,7 +175,7 @@ def at_once(database: PostgresDatabase, bells: NotifyBells, flush: Flush) -> Tur
         return Turned(flushed, replace(flush, endings=_without(flush.endings, frozenset(stored))), is_in_vain=True)
     if claims or is_nothing_ready:
         looked_for_all = most.keys() >= room.sync_names | room.async_names
-        database.past.saw(look, Seen(newest, left) if looked_for_all else None)
+        past.saw(look, Seen(newest, left) if looked_for_all else None)
         return Turned(flushed, None)
     may_be_full = 0 in most.values()  # of what is ready it took none: of that one it may take none but special ones
     return Turned(flushed, replace(flush, endings=()), is_in_vain=not may_be_full)
